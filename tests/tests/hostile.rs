@@ -14,9 +14,10 @@ mod kept;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
-use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
+use leasehold_proto::admin::v1::{DrainWorkerRequest, GetStatusRequest, GetStatusResponse};
 use serde_json::Value;
 use tests::process::{
     Agent, Coordinator, Process, Replica, eventually, free_address, get, soon, until_ok,
@@ -306,6 +307,35 @@ async fn connections_whose_calls_have_ended_keep_nobody_out() {
         connections.push(kept.unwrap_or_else(|error| panic!("connection {number}: {error:#}")));
     }
     assert_eq!(connections.len(), KEPT);
+}
+
+/// Orders of somebody who has proved nothing, and lines about them in the log of each replica.
+const ORDERS: usize = 200;
+const LINES_MAX: u64 = 10;
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_that_are_refused_write_few_lines() {
+    let leader = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let leads = || metric(leader.http, "leasehold_leader").filter(|leader| *leader == 1.0);
+    soon("a leader", leads).await;
+    let standby = leader.standby();
+    soon("a standby", || get(standby.http, "/readyz").filter(|(status, _)| *status == 200)).await;
+    let begun = Instant::now();
+    let endpoint = Endpoint::from_shared(format!("http://{}", standby.grpc)).expect("an address");
+    let mut admin = AdminServiceClient::new(endpoint.connect().await.expect("a connection"));
+    for number in 0..ORDERS {
+        let (cluster, worker) = ("builds".to_owned(), format!("w-{number}"));
+        admin.drain_worker(DrainWorkerRequest { cluster, worker }).await.expect_err("no worker");
+    }
+    let most = LINES_MAX * (1 + begun.elapsed().as_secs() / MINUTE.as_secs());
+    for (process, words) in
+        [(&standby.process, "is forwarded to the leader"), (&leader.process, "DrainWorker refused")]
+    {
+        let log = process.log();
+        let lines = log.lines().filter(|line| line.contains(words)).count() as u64;
+        assert!((1..=most).contains(&lines), "{lines} lines with {words:?}:\n{log}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,7 +25,7 @@ use leasehold_driver::access::{
     ACCESS_MAX, AccessRequest, Caller, Credentials, Denied, Subject, Wants,
 };
 use leasehold_driver::clock;
-use leasehold_driver::peer_log_limit::PeerLogLimit;
+use leasehold_driver::log_limit::PeerLogLimit;
 use leasehold_kube_api::names::GROUP;
 use leasehold_types::{ClusterName, WorkerKey};
 use tokio::sync::{mpsc, watch};

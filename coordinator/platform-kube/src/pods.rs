@@ -25,6 +25,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::log_limit::LogLimit;
 use leasehold_driver::port::Handle;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
@@ -58,6 +59,8 @@ struct Shared {
     scopes: Mutex<ScopeStates>,
     changed: watch::Sender<u64>,
     events: mpsc::Sender<Event>,
+    /// The warnings about writes that fail, by pod: each is tried again.
+    failed_writes: LogLimit<PodName>,
 }
 
 /// What the watch of pods has found in its scopes: in namespaces, or in all of them.
@@ -83,6 +86,7 @@ impl Pods {
             store: Mutex::default(),
             scopes: Mutex::default(),
             changed: watch::Sender::new(0),
+            failed_writes: LogLimit::default(),
             events: events.clone(),
         });
         for scope in shared.scopes() {

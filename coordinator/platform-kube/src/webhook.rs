@@ -7,14 +7,16 @@ mod admission;
 mod caller_key;
 mod evictions;
 mod injector;
+mod review_log;
 mod validator;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, State};
+use axum::extract::{ConnectInfo, Extension, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -25,6 +27,7 @@ use self::admission::{Admission, Decision};
 pub use self::caller_key::{CallerKey, CallerKeyWriter};
 pub use self::evictions::Evictions;
 pub use self::injector::{Cluster, Clusters, Injector};
+use self::review_log::ReviewLog;
 pub use self::validator::Validator;
 
 /// The most bytes of a review: two objects of the largest size that the API server stores, and the
@@ -41,10 +44,15 @@ struct WebhookState {
     validator: Arc<Validator>,
     evictions: Arc<Evictions>,
     metrics: Arc<Metrics>,
+    log: Arc<ReviewLog>,
 }
 
+/// The address of a request's connection, where the server says it.
+type ReviewPeer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
 /// The routes that the API server calls: `/inject`, answered by `injector`, `/validate`, answered
-/// by `validator`, and `/evict`, answered by `evictions`.
+/// by `validator`, and `/evict`, answered by `evictions`. A request has the address of its
+/// connection as an extension, a [`ConnectInfo`].
 pub fn router(
     injector: Injector,
     validator: Validator,
@@ -52,6 +60,7 @@ pub fn router(
     metrics: Arc<Metrics>,
 ) -> Router {
     let (injector, validator) = (Arc::new(injector), Arc::new(validator));
+    let log = Arc::new(ReviewLog::new(evictions.callers_are_proven));
     let evictions = Arc::new(evictions);
     Router::new()
         .route("/inject", post(inject))
@@ -61,11 +70,11 @@ pub fn router(
         .route("/evict", post(evict_without_key))
         .route("/evict/{key}", post(evict_with_key))
         .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
-        .with_state(WebhookState { injector, validator, evictions, metrics })
+        .with_state(WebhookState { injector, validator, evictions, metrics, log })
 }
 
-async fn inject(State(state): State<WebhookState>, body: Body) -> Response {
-    let admission = match read(body).await {
+async fn inject(State(state): State<WebhookState>, peer: ReviewPeer, body: Body) -> Response {
+    let admission = match read(&state, peer, body).await {
         Ok(admission) => admission,
         Err(response) => return response,
     };
@@ -78,8 +87,8 @@ async fn inject(State(state): State<WebhookState>, body: Body) -> Response {
     json(admission.pod_response(decision))
 }
 
-async fn validate(State(state): State<WebhookState>, body: Body) -> Response {
-    let admission = match read(body).await {
+async fn validate(State(state): State<WebhookState>, peer: ReviewPeer, body: Body) -> Response {
+    let admission = match read(&state, peer, body).await {
         Ok(admission) => admission,
         Err(response) => return response,
     };
@@ -91,20 +100,25 @@ async fn validate(State(state): State<WebhookState>, body: Body) -> Response {
     json(admission.response(Decision::from(decision)))
 }
 
-async fn evict_without_key(State(state): State<WebhookState>, body: Body) -> Response {
-    evict(&state, None, body).await
+async fn evict_without_key(
+    State(state): State<WebhookState>,
+    peer: ReviewPeer,
+    body: Body,
+) -> Response {
+    evict(&state, None, peer, body).await
 }
 
 async fn evict_with_key(
     State(state): State<WebhookState>,
     Path(key): Path<String>,
+    peer: ReviewPeer,
     body: Body,
 ) -> Response {
-    evict(&state, Some(&key), body).await
+    evict(&state, Some(&key), peer, body).await
 }
 
-async fn evict(state: &WebhookState, key: Option<&str>, body: Body) -> Response {
-    let admission = match read(body).await {
+async fn evict(state: &WebhookState, key: Option<&str>, peer: ReviewPeer, body: Body) -> Response {
+    let admission = match read(state, peer, body).await {
         Ok(admission) => admission,
         Err(response) => return response,
     };
@@ -116,7 +130,7 @@ async fn evict(state: &WebhookState, key: Option<&str>, body: Body) -> Response 
     json(admission.response(Decision::from(decision)))
 }
 
-async fn read(body: Body) -> Result<Admission, Response> {
+async fn read(state: &WebhookState, peer: ReviewPeer, body: Body) -> Result<Admission, Response> {
     let body = match timeout(REVIEW_WITHIN, to_bytes(body, REVIEW_BYTES_MAX)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
@@ -132,7 +146,8 @@ async fn read(body: Body) -> Result<Admission, Response> {
             );
         }
     };
-    Admission::read(&body).map_err(|problem| {
+    let peer = peer.map(|Extension(ConnectInfo(address))| address.ip());
+    Admission::read(&body, peer, Arc::clone(&state.log)).map_err(|problem| {
         let text = format!("{problem}\n");
         (StatusCode::BAD_REQUEST, text).into_response()
     })

@@ -8,6 +8,7 @@ mod error;
 mod fleet;
 mod lookup;
 mod manifest_changes;
+mod orders;
 mod plan;
 mod status;
 mod viewer;
@@ -21,7 +22,8 @@ use futures_util::Stream;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::{Leadership, Presence};
 use leasehold_driver::access::{Access, Subject, Wants};
-use leasehold_driver::order::{OrderKind, WorkerOrder};
+use leasehold_driver::log_limit::LogLimit;
+use leasehold_driver::order::OrderKind;
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
 use leasehold_manifest::proposal::Scope;
@@ -60,6 +62,7 @@ pub struct Admin {
     fleet: FleetWatchers,
     fleet_watchers: WatchLimits,
     plans: Arc<Semaphore>,
+    refused_orders: LogLimit<String>,
     jobs: Arc<JobHistory>,
     histories: Arc<ClusterHistories>,
 }
@@ -87,6 +90,7 @@ impl Admin {
             fleet,
             fleet_watchers: WatchLimits::new(),
             plans: Arc::new(Semaphore::new(PLANS_MAX)),
+            refused_orders: orders::refused_lines(),
             jobs,
             histories,
         }
@@ -110,35 +114,6 @@ impl Admin {
         });
         let span = tracing::debug_span!("admin", call = name);
         let answer = asked.instrument(span).await.map_err(|_| AdminError::Stopped)?;
-        Ok(Response::new(answer?))
-    }
-
-    /// Gives an order that `check` allows, if this replica leads. The driver logs and counts it.
-    async fn order<T: Send + 'static>(
-        &self,
-        name: &'static str,
-        order: WorkerOrder,
-        check: impl FnOnce(&Core, Moment) -> Result<T, AdminError> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
-        let refused = order.clone();
-        let ordered = self.handle.order(move |core, now| {
-            let checked = match core.leadership() {
-                Leadership::Leads(_) => check(core, now),
-                Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
-            };
-            match checked {
-                Ok(answer) => (vec![order], Ok(answer)),
-                Err(refused) => (Vec::new(), Err(refused)),
-            }
-        });
-        let span = tracing::debug_span!("admin", call = name);
-        let answer = ordered.instrument(span).await.map_err(AdminError::from)?;
-        if let Err(why) = &answer {
-            let WorkerOrder { worker, by, .. } = refused;
-            tracing::info!(
-                cluster = %worker.cluster, worker = %worker.worker, %by, %why, "{name} refused"
-            );
-        }
         Ok(Response::new(answer?))
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use futures_util::{Stream, StreamExt};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -125,6 +126,7 @@ async fn answer(
     peer.end_after(REQUEST_TIMEOUT);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer.clone());
+    request.extensions_mut().insert(ConnectInfo(peer.address()));
     request.extensions_mut().insert(caller(&peer));
     let answer = router.oneshot(request).await;
     peer.end_after(IDLE_MAX);

@@ -179,22 +179,22 @@ impl Pods {
     }
 
     async fn write(&self, facts: &PodFacts, change: &PodPatch) -> EntryOutcome {
-        let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
             Ok(Ok(written)) => written,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, namespace, pod = name, "cannot write a pod");
-                EntryOutcome::Failed
-            }
-            Err(_) => {
-                tracing::warn!(
-                    namespace,
-                    pod = name,
-                    "cannot write a pod: no answer from the API server"
-                );
-                EntryOutcome::Failed
-            }
+            Ok(Err(error)) => self.failed(&facts.pod, &format!("cannot write a pod: {error}")),
+            Err(_) => self.failed(&facts.pod, "cannot write a pod: no answer from the API server"),
         }
+    }
+
+    /// Warns of a write that fails. It is tried again soon, so not of each try.
+    fn failed(&self, pod: &PodName, why: &str) -> EntryOutcome {
+        let PodName { namespace, name } = pod;
+        if self.0.failed_writes.allows(pod.clone()) {
+            tracing::warn!(namespace, pod = name, "{why}");
+        } else {
+            tracing::debug!(namespace, pod = name, "{why}");
+        }
+        EntryOutcome::Failed
     }
 
     /// Tries a change on the observed version of the pod, then on newer ones. It decides each time
@@ -212,14 +212,11 @@ impl Pods {
                 PatchDecision::Superseded => return Ok(EntryOutcome::Superseded),
                 PatchDecision::Unreadable(version) => return Ok(EntryOutcome::Unreadable(version)),
                 PatchDecision::Full => {
-                    let PodName { namespace, name } = &facts.pod;
-                    tracing::warn!(
-                        namespace,
-                        pod = name,
+                    let why = format!(
                         "the pod may hold leases of {ENTRIES_MAX} clusters: it is granted none of \
                          another one before some of them end"
                     );
-                    return Ok(EntryOutcome::Failed);
+                    return Ok(self.failed(&facts.pod, &why));
                 }
             };
             let error = match patch(&api, name, metadata).await {

@@ -13,6 +13,7 @@ use leasehold_coordinator_core::campaign::{
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_driver::clock;
+use leasehold_driver::log_limit::LogLimit;
 use leasehold_kube_api::names::{
     BUSY_LABEL, CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION, TRUE,
 };
@@ -154,6 +155,7 @@ fn unseen_in(watched: &[&str]) -> (Shop, Pods) {
         scopes: Mutex::default(),
         changed: watch::Sender::new(0),
         events: mpsc::channel(1).0,
+        failed_writes: LogLimit::default(),
     }));
     (shop, pods)
 }

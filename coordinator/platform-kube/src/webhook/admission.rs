@@ -1,5 +1,8 @@
 //! One admission request of the API server (`admission.k8s.io/v1`) and its response.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::jsonptr::{PointerBuf, Token};
@@ -15,6 +18,7 @@ use leasehold_kube_api::resources::{Pipeline, WorkerClass};
 use serde_json::json;
 
 use super::injector::{Clusters, InjectionDecision, Injector};
+use super::review_log::{ReviewLog, log_review};
 
 /// Bytes of a warning; the API server cuts longer ones.
 const WARNING_BYTES_MAX: usize = 255;
@@ -85,14 +89,22 @@ pub(super) struct Denial {
 
 /// A decoded request.
 #[derive(Debug)]
-pub(super) struct Admission(AdmissionRequest<DynamicObject>);
+pub(super) struct Admission {
+    request: AdmissionRequest<DynamicObject>,
+    peer: Option<IpAddr>,
+    log: Arc<ReviewLog>,
+}
 
 impl Admission {
-    /// Decodes an AdmissionReview.
+    /// Decodes an AdmissionReview from this address; `log` has which lines are written about it.
     ///
     /// # Errors
     /// Says what is wrong with the body.
-    pub(super) fn read(body: &[u8]) -> Result<Self, String> {
+    pub(super) fn read(
+        body: &[u8],
+        peer: Option<IpAddr>,
+        log: Arc<ReviewLog>,
+    ) -> Result<Self, String> {
         let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)
             .map_err(|error| format!("invalid {META_KIND}: {error}"))?;
         let (kind, api_version) = (&review.types.kind, &review.types.api_version);
@@ -108,19 +120,19 @@ impl Admission {
         if is_stored && request.object.is_none() {
             Err(format!("{META_KIND} without the object that is stored"))
         } else {
-            Ok(Self(request))
+            Ok(Self { request, peer, log })
         }
     }
 
     /// The decision on a pod.
     pub(super) fn inject(&self, injector: &Injector, clusters: &Clusters) -> InjectionDecision {
-        let Self(request) = self;
+        let Self { request, .. } = self;
         let (group, resource) = (&request.resource.group, &request.resource.resource);
         let is_pod = group.is_empty() && resource == "pods" && self.is_whole();
         let (Some(object), Operation::Create, true) = (&request.object, &request.operation, is_pod)
         else {
             let operation = &request.operation;
-            tracing::warn!(group, resource, ?operation, "not a new pod: left unchanged");
+            log_review!(self, warn, group, resource, ?operation, "not a new pod: left unchanged");
             return InjectionDecision::Unchanged;
         };
         let namespace = request.namespace.as_deref().unwrap_or_default();
@@ -135,16 +147,18 @@ impl Admission {
                 tracing::debug!(namespace, pod, ?warnings, "has its agent already");
             }
             InjectionDecision::Injected { warnings, .. } => {
-                tracing::info!(namespace, pod, ?warnings, "injected");
+                log_review!(self, info, namespace, pod, ?warnings, "injected");
             }
-            InjectionDecision::Denied(why) => tracing::warn!(namespace, pod, why, "denied"),
+            InjectionDecision::Denied(why) => {
+                log_review!(self, warn, namespace, pod, why, "denied");
+            }
         }
         decision
     }
 
     /// The request about a class or a pipeline.
     pub(super) fn validation(&self) -> ValidationRequest<'_> {
-        let Self(request) = self;
+        let Self { request, .. } = self;
         let (group, resource) = (&request.resource.group, &request.resource.resource);
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let kind = match resource.as_str() {
@@ -164,7 +178,7 @@ impl Admission {
                 ValidationRequest::ClassDeleted { namespace, name, by }
             }
             (_, operation, _) => {
-                tracing::warn!(group, resource, ?operation, "unexpected object: allowed");
+                log_review!(self, warn, group, resource, ?operation, "unexpected object: allowed");
                 ValidationRequest::Other
             }
         }
@@ -172,7 +186,7 @@ impl Admission {
 
     /// The request to evict a pod; `None` for any other request.
     pub(super) fn eviction(&self) -> Option<EvictionRequest<'_>> {
-        let Self(request) = self;
+        let Self { request, .. } = self;
         let (group, resource) = (&request.resource.group, &request.resource.resource);
         let subresource = request.sub_resource.as_deref().unwrap_or_default();
         let is_eviction = group.is_empty() && resource == "pods" && subresource == "eviction";
@@ -180,7 +194,15 @@ impl Admission {
             (&request.operation, &request.object, is_eviction)
         else {
             let operation = &request.operation;
-            tracing::warn!(group, resource, subresource, ?operation, "not an eviction: allowed");
+            log_review!(
+                self,
+                warn,
+                group,
+                resource,
+                subresource,
+                ?operation,
+                "not an eviction: allowed"
+            );
             return None;
         };
         // `kubectl drain --dry-run=server` asks for it in the body alone, not in the request.
@@ -195,7 +217,7 @@ impl Admission {
 
     /// Whether the request is about the object and not about a subresource.
     fn is_whole(&self) -> bool {
-        self.0.sub_resource.as_deref().unwrap_or_default().is_empty()
+        self.request.sub_resource.as_deref().unwrap_or_default().is_empty()
     }
 
     /// The response to a request about a pod, as JSON.
@@ -206,7 +228,7 @@ impl Admission {
                 Decision { edits, warnings, denial: None }
             }
             InjectionDecision::Denied(why) => {
-                let name = self.0.object.as_ref().map(pod_name).unwrap_or_default();
+                let name = self.request.object.as_ref().map(pod_name).unwrap_or_default();
                 let message = format!("pod {name}: {why}");
                 let denial = Some(Denial { code: 400, reason: "BadRequest", message });
                 Decision { denial, ..Decision::default() }
@@ -217,7 +239,7 @@ impl Admission {
     /// The response, as JSON.
     pub(super) fn response(&self, decision: Decision) -> String {
         let Decision { edits, warnings, denial } = decision;
-        let mut response = AdmissionResponse::from(&self.0);
+        let mut response = AdmissionResponse::from(&self.request);
         if !edits.is_empty() {
             response = response.with_patch(patch(&edits)).expect("a patch is JSON");
         }

@@ -6,6 +6,7 @@ use leasehold_injection::{AgentUser, apply};
 use serde_json::json;
 
 use super::super::admission::Admission;
+use super::super::review_log::ReviewLog;
 use super::*;
 
 fn injector(served: &[&str]) -> Injector {
@@ -75,7 +76,7 @@ fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mu
         },
     });
     change(&mut asked);
-    let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
+    let admission = read(asked.to_string().as_bytes()).expect("a review");
     let decision = admission.inject(injector, &clusters());
     let answer: Value = serde_json::from_str(&admission.pod_response(decision)).expect("JSON");
     assert_eq!(
@@ -175,7 +176,7 @@ fn leaves_unexpected_requests_unchanged() {
         asked["request"]["resource"]["resource"] = json!("nodes");
     }));
     for garbage in ["", "{}", r#"{"apiVersion":"v1","kind":"Pod"}"#] {
-        assert!(Admission::read(garbage.as_bytes()).is_err(), "{garbage}");
+        assert!(read(garbage.as_bytes()).is_err(), "{garbage}");
     }
 }
 
@@ -242,4 +243,8 @@ fn a_pod_without_the_label_gets_the_only_cluster_or_class() {
     assert!(why.contains("NAME with one of builds, green"), "{why}");
     let labelled = pod(json!({ names::INJECT: "true", names::CLUSTER: "green" }));
     assert!(!edits(&injector, "both", &labelled).is_empty());
+}
+
+fn read(body: &[u8]) -> Result<Admission, String> {
+    Admission::read(body, None, Arc::new(ReviewLog::new(true)))
 }

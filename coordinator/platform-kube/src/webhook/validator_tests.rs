@@ -4,6 +4,7 @@ use leasehold_manifest::Created;
 use serde_json::{Value, json};
 
 use super::super::admission::Admission;
+use super::super::review_log::ReviewLog;
 use super::*;
 
 fn class(capacity: u32, most: u32) -> Value {
@@ -84,7 +85,7 @@ fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value)
 
 /// The webhook's answer.
 async fn answer(validator: &Validator, asked: &Value) -> Value {
-    let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
+    let admission = read(asked.to_string().as_bytes()).expect("a review");
     let decision = validator.decide(admission.validation()).await.expect("it was read");
     let answer: Value =
         serde_json::from_str(&admission.response(Decision::from(decision))).expect("JSON");
@@ -225,11 +226,15 @@ async fn waits_for_a_recent_change_and_answers_only_after_the_first_read() {
         Validator { served: Vec::new(), share: NamespaceShare::default(), in_force: in_force_seen };
     let spec = pipeline(1, json!({ "a": { "class": "blue" } }));
     let new = asked("CREATE", "Pipeline", "ci", "new", &spec);
-    let admission = Admission::read(new.to_string().as_bytes()).expect("a review");
+    let admission = read(new.to_string().as_bytes()).expect("a review");
     assert_eq!(validator.decide(admission.validation()).await, None);
     sender.send_replace(Some(Arc::default()));
     let decided = validator.decide(admission.validation());
     let seen = async { sender.send_replace(Some(in_force())) };
     let (decision, _) = tokio::join!(decided, seen);
     assert_eq!(decision, Some(ValidationDecision::allowed()));
+}
+
+fn read(body: &[u8]) -> Result<Admission, String> {
+    Admission::read(body, None, Arc::new(ReviewLog::new(true)))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::gate::Gate;
+use leasehold_driver::log_limit::PeerLogLimit;
 use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::NOT_LEADING_MESSAGE;
@@ -38,6 +39,9 @@ const ORDERS: [&str; 3] = ["DrainWorker", "UndrainWorker", "DeclareWorkerGone"];
 const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
 /// The most calls that may wait for the leader's answer.
 const WAITING_MAX: usize = 64;
+/// The most lines a minute about orders that are forwarded from one address, and in all.
+const FORWARDED_LINES_MAX: usize = 10;
+const FORWARDED_LINES_TOTAL_MAX: usize = 64;
 /// How long a connection to the leader may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the leader may take until it begins to answer.
@@ -72,6 +76,7 @@ struct Shared {
     /// The connection to the leader that was dialled last, and its address.
     leader: Mutex<Option<(String, Channel)>>,
     permits: Semaphore,
+    logged: PeerLogLimit,
 }
 
 impl AdminCalls {
@@ -82,7 +87,8 @@ impl AdminCalls {
             .max_decoding_message_size(MANIFESTS_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (leader, permits) = (Mutex::default(), Semaphore::new(WAITING_MAX));
-        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits }) }
+        let logged = PeerLogLimit::new(FORWARDED_LINES_MAX, FORWARDED_LINES_TOTAL_MAX);
+        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits, logged }) }
     }
 }
 
@@ -190,7 +196,13 @@ impl Shared {
         let order = ORDERS.into_iter().find(|order| *order == method_of(&request));
         if let Some(order) = order {
             let from = Peer::of(request.extensions()).map(Peer::address);
-            tracing::info!(order, ?from, leader = address, "an order is forwarded to the leader");
+            // The caller has not proved anything yet. The leader's log has who it is.
+            let what = "an order is forwarded to the leader";
+            if self.logged.allows(from.map(|from| from.ip())) {
+                tracing::info!(order, ?from, leader = address, "{what}");
+            } else {
+                tracing::debug!(order, ?from, leader = address, "{what}");
+            }
         }
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
         // The extensions describe the caller's connection, not the one to the leader.

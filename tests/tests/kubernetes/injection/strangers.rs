@@ -1,12 +1,13 @@
-//! Peers that prove nothing and begin more reviews at the webhook's port than it reads at a time:
-//! the API server is answered beside them.
+//! Peers that prove nothing at the webhook's port. Where they begin more reviews than it reads at a
+//! time, the API server is answered beside them; where they send many, the log has few lines.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Request, StatusCode};
 use serde_json::json;
@@ -27,6 +28,10 @@ const ADDRESS: [u8; 4] = [127, 0, 0, 2];
 /// Reviews that they begin on each.
 const REVIEWS: usize = 50;
 const PODS: usize = 6;
+/// Reviews of one stranger, one after the other, and the most log lines about it in a minute.
+const FALSE_REVIEWS: usize = 300;
+const LINES_MAX: u64 = 60;
+const MINUTE: Duration = Duration::from_secs(60);
 /// A place was lost to another request, or the review did not come in time.
 const REFUSALS: [StatusCode; 2] = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::REQUEST_TIMEOUT];
 
@@ -88,4 +93,42 @@ async fn strangers_that_complete_no_review_keep_no_pod_out() {
     let refused = || (counts.refused.load(Ordering::Relaxed) > 0).then_some(());
     soon("refusals of the strangers' reviews", refused).await;
     assert_eq!(strangers.len(), all, "a stranger has ended");
+}
+
+/// A review of something that the webhook is not asked about.
+fn false_review() -> Body {
+    let config_map = |plural: &str| json!({ "group": "", "version": "v1", plural: "configmaps" });
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "x", "kind": config_map("kind"), "resource": config_map("resource"),
+            "operation": "DELETE", "name": "x", "namespace": "default",
+            "userInfo": { "username": "x" },
+        },
+    });
+    Body::new(Full::from(review.to_string()).map_err(|never| match never {}))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stranger_that_sends_reviews_writes_few_lines() {
+    let Some(fixture) = InjectorFixture::set(&[]) else { return };
+    fixture.apply(&worker_cluster("builds", json!({})));
+    fixture.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
+    let replica = &fixture.replicas.running[0];
+    let authority = std::fs::read_to_string(fixture.replicas.authority()).expect("the authority");
+    let name = format!("leasehold-coordinator.{}.svc", fixture.namespace);
+    let mut channel = connect(replica.webhook, &authority, &name).await;
+    let begun = Instant::now();
+    for path in ["/inject", "/validate", "/evict"].iter().cycle().take(FALSE_REVIEWS) {
+        let request = Request::post(*path).body(false_review()).expect("a request");
+        poll_fn(|cx| channel.poll_ready(cx)).await.expect("a connection");
+        assert_eq!(channel.call(request).await.expect("an answer").status(), StatusCode::OK);
+    }
+    let most = LINES_MAX * (1 + begun.elapsed().as_secs() / MINUTE.as_secs());
+    let log = replica.process.log();
+    let about_it = ["not a new pod", "unexpected object", "not an eviction"];
+    let lines = log.lines().filter(|line| about_it.iter().any(|words| line.contains(words)));
+    let lines = lines.count() as u64;
+    assert!((1..=most).contains(&lines), "{lines} lines about one address:\n{log}");
 }
