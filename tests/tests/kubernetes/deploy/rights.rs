@@ -381,6 +381,29 @@ fn a_namespaced_coordinator_has_no_rights_in_other_namespaces() {
     assert!(rendered.contains("LEASEHOLD_WATCH_NAMESPACE"), "{rendered}");
 }
 
+/// `overlays/namespaced` has no `components/aggregate-roles`.
+#[test]
+fn without_aggregation_only_leaseholds_own_role_lets_a_user_change_objects() {
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
+    let access = turn.access();
+    let _cert_manager = stand_ins(access);
+    let _installed = Installed::new(access, &folder("overlays/namespaced"));
+    let bind = |role: &str| {
+        let role = format!("--clusterrole={role}");
+        let namespace = "--namespace=default";
+        access.kubectl(&["create", "rolebinding", &role[14..], &role, "--user=ada", namespace]);
+    };
+    let may = |what: &str| may(access, "ada", "default", what);
+    bind("edit");
+    // The controller manager has put the role together.
+    eventually("the rights of edit", || may("create deployments.apps").then_some(()));
+    let (look, change) = ("list workerclusters.leasehold.dev", "create streamsets.leasehold.dev");
+    assert_eq!([look, change].map(may), [false, false]);
+    bind("leasehold-editor");
+    eventually("the rights of an editor", || may(change).then_some(()));
+    access.kubectl(&["delete", "rolebinding", "edit", "leasehold-editor", "--namespace=default"]);
+}
+
 #[test]
 fn the_view_edit_and_admin_roles_include_leasehold_objects() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
