@@ -50,6 +50,13 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     assert!(refused.contains(missing), "{refused}");
     bind("leasehold-admin");
     eventually("the order", || leasehold(&drain).ok());
+    namespace.until_holds("an event on the pod that names who ordered it", || {
+        let of_orders = "--field-selector=reason=DrainOrdered";
+        let text = "--output=jsonpath={.items[*].note}{.items[*].regarding.name}";
+        let event = namespace.kubectl(&["get", "events.events.k8s.io", of_orders, text]);
+        let by = format!("system:serviceaccount:{own}:looker");
+        if [&by, worker].iter().all(|words| event.contains(*words)) { Ok(()) } else { Err(event) }
+    });
     namespace.until_holds("another worker in its place", || {
         let now = pods(&namespace);
         if now.iter().any(|pod| pod == worker) { Err(now.join(" ")) } else { Ok(()) }
