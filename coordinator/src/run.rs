@@ -242,6 +242,7 @@ pub async fn serve(
     let admin = Admin::new(
         for_people.clone(),
         access.clone(),
+        sessions.namespace_share,
         Arc::clone(&replicas),
         Arc::clone(&jobs),
         Arc::clone(&other_cells),

@@ -317,7 +317,7 @@ impl AccessReviewer {
                     return (Lane::Agent, pod.uid);
                 }
             }
-            (_, Some(user)) => return (Lane::Person, user),
+            (_, Some(user)) => return (Lane::Person, person(user)),
             (_, None) => {}
         }
         (Lane::Stranger, peer.map(|peer| peer.ip().to_string()).unwrap_or_default())
@@ -360,9 +360,9 @@ impl AccessReviewer {
             ..SubjectAccessReview::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(self.0.client.clone());
-        let (parameters, user) = (PostParams::default(), &identity.username);
+        let (parameters, person) = (PostParams::default(), person(identity.username.clone()));
         let call = api.create(&parameters, &review);
-        let answer = self.0.lanes.call(Lane::Person, user, call).await;
+        let answer = self.0.lanes.call(Lane::Person, &person, call).await;
         let answer = answer.map_err(|why| {
             Denied::Unavailable(format!("cannot check the permission to {what}: {why}"))
         })?;
@@ -379,6 +379,11 @@ impl AccessReviewer {
     fn token_cache(&self) -> MutexGuard<'_, TokenCache> {
         self.0.token_cache.lock().expect("the lock is not poisoned")
     }
+}
+
+/// As whose a person's reviews are made: service accounts of one namespace share their places.
+fn person(username: String) -> String {
+    Caller::User(username).tenant().unwrap_or_default()
 }
 
 /// The names in a certificate of an autoscaler that may know the load of `class`.

@@ -31,17 +31,16 @@ use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
 use leasehold_types::Moment;
+use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::DrainPhase;
-use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use self::caller_limits::{Allowed, CallLimits, WatchLimits};
+use self::caller_limits::{Allowed, CallLimits, PlanLimits, WatchLimits};
 use self::cursor::{PageSize, PipelineCursor, StreamCursor, StreamFilter, WorkerCursor};
 use self::error::AdminError;
 use self::fleet::FleetWatchers;
 use self::lookup::{connected_worker, subject_of, worker_of};
-use self::plan::PLANS_MAX;
 use self::status::StatusSource;
 use crate::cluster_history::ClusterHistories;
 use crate::grpc::credentials::authorize;
@@ -61,19 +60,20 @@ pub struct Admin {
     change_watchers: WatchLimits,
     fleet: FleetWatchers,
     fleet_watchers: WatchLimits,
-    plans: Arc<Semaphore>,
+    plans: PlanLimits,
     refused_orders: LogLimit<String>,
     jobs: Arc<JobHistory>,
     histories: Arc<ClusterHistories>,
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers, who see `replicas`, waits by the
-    /// run times of `jobs`, the `other_cells` that agents have found, and the `histories` of the
-    /// clusters.
+    /// The service over a driver; `access` authorizes the callers, of whom those of one namespace
+    /// have this `share` of the limits. They see `replicas`, waits by the run times of `jobs`, the
+    /// `other_cells` that agents have found, and the `histories` of the clusters.
     pub fn new(
         handle: Handle,
         access: Access,
+        share: NamespaceShare,
         replicas: Arc<Replicas>,
         jobs: Arc<JobHistory>,
         other_cells: Arc<OtherCells>,
@@ -85,11 +85,11 @@ impl Admin {
             handle,
             access,
             status,
-            calls: CallLimits::new(),
-            change_watchers: WatchLimits::new(),
+            calls: CallLimits::new(share),
+            change_watchers: WatchLimits::new(share),
             fleet,
-            fleet_watchers: WatchLimits::new(),
-            plans: Arc::new(Semaphore::new(PLANS_MAX)),
+            fleet_watchers: WatchLimits::new(share),
+            plans: PlanLimits::new(),
             refused_orders: orders::refused_lines(),
             jobs,
             histories,
@@ -451,16 +451,16 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::PlanResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
-        self.plan_of(cluster, what_if).await.map(Response::new)
+        self.plan_of(&call, cluster, what_if).await.map(Response::new)
     }
 
     async fn plan_manifests(
         &self,
         request: Request<proto::PlanManifestsRequest>,
     ) -> Result<Response<proto::PlanManifestsResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let call = self.allow(&request, Wants::Read(Subject::All)).await?;
         let proto::PlanManifestsRequest { files, whole_folder } = request.into_inner();
         let scope = match (&self.access, whole_folder) {
             (Access::Asked(_), _) => Scope::Objects,
@@ -468,6 +468,6 @@ impl AdminService for Admin {
             (Access::Open | Access::Certificates, false) => Scope::SomeFiles,
         };
         let files = files.into_iter().map(|file| (file.path, file.text)).collect();
-        self.plan_files(files, scope).await.map(Response::new)
+        self.plan_files(&call, files, scope).await.map(Response::new)
     }
 }

@@ -13,3 +13,4 @@ mod replica;
 mod scaler;
 mod services;
 mod tls;
+mod users;

@@ -17,11 +17,10 @@ use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName, nearest};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
+use super::caller_limits::{Allowed, PlanPermit};
 use super::error::AdminError;
 use super::{Admin, manifest_changes, wire};
 
-/// The most plans that are made at once: each has a copy of all streams of its cluster.
-pub(super) const PLANS_MAX: usize = 2;
 /// How often edited manifests are planned anew, because those in force changed meanwhile.
 const PLANS_OF_CHANGING_MANIFESTS_MAX: usize = 3;
 /// How long one may take.
@@ -35,13 +34,15 @@ impl Admin {
     /// The plan of each cluster that these manifests would change, and what is wrong with them.
     pub(super) async fn plan_files(
         &self,
+        call: &Allowed,
         files: BTreeMap<String, String>,
         scope: Scope,
     ) -> Result<proto::PlanManifestsResponse, Status> {
+        let permit = Arc::new(self.plans.begin(&call.caller)?);
         let files = Arc::new(files);
         let mut in_force = self.desired_in_force().await?;
         for _ in 1..PLANS_OF_CHANGING_MANIFESTS_MAX {
-            let answer = self.plan_files_beside(&in_force, &files, scope).await;
+            let answer = self.plan_files_beside(&permit, &in_force, &files, scope).await;
             let now = self.desired_in_force().await?;
             // Otherwise the clusters of one answer may have been planned beside different
             // manifests, or one of them has gone meanwhile.
@@ -50,7 +51,7 @@ impl Admin {
             }
             in_force = now;
         }
-        self.plan_files_beside(&in_force, &files, scope).await
+        self.plan_files_beside(&permit, &in_force, &files, scope).await
     }
 
     async fn desired_in_force(&self) -> Result<Arc<Desired>, Status> {
@@ -60,13 +61,16 @@ impl Admin {
 
     async fn plan_files_beside(
         &self,
+        permit: &Arc<PlanPermit>,
         in_force: &Arc<Desired>,
         files: &Arc<BTreeMap<String, String>>,
         scope: Scope,
     ) -> Result<proto::PlanManifestsResponse, Status> {
         let (in_force, files) = (Arc::clone(in_force), Arc::clone(files));
-        // Large manifests take a while.
+        // Large manifests take a while. The thread ends by itself, even if the caller goes away.
+        let reading = Arc::clone(permit);
         let read = tokio::task::spawn_blocking(move || {
+            let _permit = reading;
             let reading = propose(&in_force, &files, scope);
             let desired = reading.desired.unwrap_or_else(|| Arc::clone(&in_force));
             let changes = manifest_changes::of(&in_force, &desired);
@@ -76,7 +80,7 @@ impl Admin {
         let mut clusters = Vec::new();
         for cluster in changes.clusters {
             let what_if = WhatIf { desired: Some(Arc::clone(&desired)), ..WhatIf::default() };
-            let plan = Some(self.make_plan(cluster.clone(), what_if).await?);
+            let plan = Some(self.make_plan(permit, cluster.clone(), what_if).await?);
             clusters.push(proto::ClusterPlan { cluster: cluster.to_string(), plan });
         }
         let now = clock::now();
@@ -88,7 +92,7 @@ impl Admin {
             ..proto::PlanManifestsResponse::default()
         };
         if changes.pipelines {
-            let plan = self.plan_pipelines(desired, None).await?;
+            let plan = self.plan_pipelines(permit, desired, None).await?;
             (answer.pipelines, answer.classes) = wire::pipelines_plan(plan);
         }
         Ok(answer)
@@ -97,19 +101,21 @@ impl Admin {
     /// The plan of a cluster, or of the pipelines of a worker class, under other circumstances.
     pub(super) async fn plan_of(
         &self,
+        call: &Allowed,
         cluster: ClusterName,
         what_if: WhatIf,
     ) -> Result<PlanResponse, Status> {
+        let permit = &Arc::new(self.plans.begin(&call.caller)?);
         let desired = self.desired_in_force().await?;
         let is_class = desired.clusters.get(&cluster).is_some_and(|spec| spec.class.is_some());
         if !is_class {
-            return self.make_plan(cluster, what_if).await;
+            return self.make_plan(permit, cluster, what_if).await;
         }
         if what_if.jobs_max.is_some() {
             let why = format!("max_jobs: {cluster} is a worker class, which has no budget");
             return Err(AdminError::Invalid(why).into());
         }
-        let plan = self.plan_pipelines(desired, Some((cluster, what_if))).await?;
+        let plan = self.plan_pipelines(permit, desired, Some((cluster, what_if))).await?;
         let (pipelines, classes) = wire::pipelines_plan(plan);
         Ok(PlanResponse { is_class, pipelines, classes, ..PlanResponse::default() })
     }
@@ -118,6 +124,7 @@ impl Admin {
     /// workers.
     async fn plan_pipelines(
         &self,
+        permit: &Arc<PlanPermit>,
         desired: Arc<Desired>,
         workers: Option<(ClusterName, WhatIf)>,
     ) -> Result<PipelinesPlan, Status> {
@@ -136,12 +143,13 @@ impl Admin {
             Some(plan.into_view())
         };
         let gather = Core::gather_pipelines_what_if;
-        self.make("the plan of pipelines", begin, gather, finish).await
+        self.make(permit, "the plan of pipelines", begin, gather, finish).await
     }
 
     /// The plan of a cluster under other circumstances.
-    pub(super) async fn make_plan(
+    async fn make_plan(
         &self,
+        permit: &Arc<PlanPermit>,
         cluster: ClusterName,
         what_if: WhatIf,
     ) -> Result<PlanResponse, Status> {
@@ -158,27 +166,27 @@ impl Admin {
             let (past, now) = (jobs.past(cluster), clock::now());
             Some(wire::plan(plan.into_view(), |pool| past.wait(&pool.worker, pool.size, now)))
         };
-        self.make("the plan", begin, Core::gather_what_if, finish).await
+        self.make(permit, "the plan", begin, Core::gather_what_if, finish).await
     }
 
     /// Begins a plan, copies all of its input with `gather`, and finishes it on a thread of its own
     /// by a deadline. `finish` returns none where that has passed.
     async fn make<P: Send + 'static, V: Send + 'static>(
         &self,
+        permit: &Arc<PlanPermit>,
         what: &'static str,
         begin: impl FnOnce(&Core, Moment) -> Result<P, AdminError> + Send + 'static,
         gather: fn(&Core, &mut P, usize) -> Option<bool>,
         finish: impl FnOnce(P, Instant) -> Option<V> + Send + 'static,
     ) -> Result<V, Status> {
-        let permit = Arc::clone(&self.plans).try_acquire_owned();
-        let permit = permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))?;
         let deadline = Instant::now() + PLAN_TIMEOUT;
         let late = || AdminError::Late(what, PLAN_TIMEOUT);
         let gathered = timeout_at(deadline, self.gather(begin, gather)).await;
         let plan = gathered.map_err(|_| late())??;
         // The thread ends by itself, even if the caller goes away.
+        let making = Arc::clone(permit);
         let made = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _permit = making;
             finish(plan, deadline)
         });
         Ok(made.await.map_err(|_| AdminError::Stopped)?.ok_or_else(late)?)

@@ -142,6 +142,7 @@ mod tests {
     use leasehold_driver::access::Caller;
     use leasehold_driver::history::{FleetChange, RecordedChange, Replay};
     use leasehold_proto::admin::v1::ChangeKind;
+    use leasehold_types::limits::NamespaceShare;
     use leasehold_types::{Epoch, Moment, PipelineName, StreamKey, StreamName, Token, WorkerKey};
     use tokio::sync::{broadcast, mpsc};
     use tonic::{Code, Status};
@@ -191,8 +192,8 @@ mod tests {
             viewer.interval = Duration::ZERO;
             let replay = Replay { missing: 0, changes: Vec::new(), live };
             let somebody = Authorized { caller: Caller::Unknown, connection: None };
-            let call = CallLimits::new().begin(somebody).expect("a call");
-            let permit = WatchLimits::new().begin(call).expect("a permit");
+            let call = CallLimits::new(NamespaceShare::WHOLE).begin(somebody).expect("a call");
+            let permit = WatchLimits::new(NamespaceShare::WHOLE).begin(call).expect("a permit");
             Box::pin(watch(replay, false, viewer, permit))
         }
     }
