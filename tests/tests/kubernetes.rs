@@ -53,6 +53,8 @@ mod rollout;
 mod scaler;
 #[path = "kubernetes/status.rs"]
 mod status;
+#[path = "kubernetes/stream_lists.rs"]
+mod stream_lists;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
 #[path = "kubernetes/tenants.rs"]

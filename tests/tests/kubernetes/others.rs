@@ -156,3 +156,26 @@ async fn replicas_are_left_to_a_manager_that_sets_them_again_and_again() {
     let deployment = fixture.get("deployment", "builds").expect("the Deployment");
     assert_eq!(deployment["spec"]["replicas"], 1);
 }
+
+fn node_of(pod: &Value) -> Option<String> {
+    pod["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+/// The taint by itself moves no pod that is there already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_leaves_a_node_that_an_autoscaler_is_about_to_remove() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("disrupted");
+    let work = Work::Jobs { ms_min: 200, ms_max: 400 };
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 2, work).await;
+    fixture.apply(&deployment(&fixture, 1, &json!({})));
+    fixture.apply(&adopting(2, false));
+    eventually("a busy pod", || is_busy(&fixture).then_some(()));
+    let node = fixture.pods().first().and_then(node_of).expect("a pod on a node");
+    fixture.kubectl(&["taint", "node", &node, "karpenter.sh/disrupted:NoSchedule"]);
+    eventually("a worker on the other node", || {
+        let pods = fixture.pods();
+        let there = pods.iter().filter_map(node_of).collect::<Vec<_>>();
+        (!there.is_empty() && there.iter().all(|other| *other != node)).then_some(())
+    });
+}
