@@ -3,11 +3,8 @@
 //! owner, a needless move, a pool that a failover changes, and, of times, on the one that is
 //! promised: agents of up to 2,000 are back within 5 s of a failover.
 
-mod holder;
 mod questions;
-mod replicas;
 mod scenario;
-mod tally;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,8 +41,6 @@ Columns:
 
 Before the last phase it says how long `leasehold workers` and `leasehold status` take to show it.";
 
-/// The cluster of all agents.
-const CLUSTER: &str = "bench";
 /// Open files that are not connections of agents.
 const OTHER_FILES: usize = 500;
 

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::holder::Agent;
+use rustix::process::Signal;
+use tests::agents::{
+    Agent, AgentIdentity, CLUSTER, Coordinators, FleetRecord, StandaloneReplicas, Turns,
+};
+
 use super::questions;
-use super::replicas::{Replicas, Turns};
-use super::tally::FleetRecord;
 
 /// Streams that one worker may own.
 const STREAMS_PER_WORKER_MAX: usize = leasehold_types::limits::STREAMS_PER_WORKER_MAX;
@@ -56,9 +58,9 @@ pub(crate) struct Scenario {
     size: Size,
     /// Streams that are wanted by now.
     wanted: usize,
-    replicas: Replicas,
-    tally: Arc<FleetRecord>,
-    addresses: Arc<[String]>,
+    replicas: StandaloneReplicas,
+    record: Arc<FleetRecord>,
+    coordinators: Arc<Coordinators>,
     agents: Vec<Option<Agent>>,
     failures: usize,
 }
@@ -93,12 +95,12 @@ pub(crate) async fn play(size: Size) -> usize {
 
 impl Scenario {
     fn start(size: Size) -> Self {
-        let replicas = Replicas::start(size.agents, size.ttl.as_secs());
-        let addresses = replicas.addresses().into();
+        let replicas = StandaloneReplicas::start(size.agents, size.ttl.as_secs());
+        let coordinators = Coordinators { addresses: replicas.addresses(), tls: None }.into();
         // One more agent takes a lost one's place where the others have no room.
-        let tally = Arc::new(FleetRecord::new(size.agents + 1, size.streams));
+        let record = Arc::new(FleetRecord::new(size.agents + 1, size.streams));
         let agents = std::iter::repeat_with(|| None).take(size.agents + 1).collect();
-        Self { size, wanted: 0, replicas, tally, addresses, agents, failures: 0 }
+        Self { size, wanted: 0, replicas, record, coordinators, agents, failures: 0 }
     }
 
     fn fail(&mut self, failure: &str) {
@@ -113,7 +115,7 @@ impl Scenario {
         self.phase(
             plan("all connected"),
             |it| (0..agents).for_each(|index| it.dial(index)),
-            |it| it.tally.live_since(1) == agents,
+            |it| it.record.live_since(1) == agents,
         )
         .await?;
         self.phase(plan("all owned"), |it| it.put_set("first", 0..first), Self::all_owned).await?;
@@ -135,14 +137,14 @@ impl Scenario {
     }
 
     fn questions(&self) -> Result<(), String> {
-        let asked = tokio::task::block_in_place(|| questions::ask(&self.addresses));
+        let asked = tokio::task::block_in_place(|| questions::ask(&self.coordinators.addresses));
         asked?.iter().for_each(|line| println!("  {line}"));
         Ok(())
     }
 
     /// The leader is killed. But for the last time, another replica takes its place as a standby.
     async fn failover(&mut self, number: usize) -> Result<(), String> {
-        let (Size { agents, streams, .. }, before) = (self.size, self.tally.epoch());
+        let (Size { agents, streams, .. }, before) = (self.size, self.record.epoch());
         let is_promised = agents <= BACK_AGENTS_MAX && streams <= BACK_STREAMS_MAX;
         let name = match number {
             1 => "leader killed".to_owned(),
@@ -155,8 +157,9 @@ impl Scenario {
             ..plan(&name)
         };
         let mark = self.mark();
-        let place = self.replicas.kill_leader();
-        let back = move |it: &mut Self| it.tally.live_since(before + 1) == agents && it.all_owned();
+        let (place, _) = self.replicas.end_leader(Signal::KILL);
+        let back =
+            move |it: &mut Self| it.record.live_since(before + 1) == agents && it.all_owned();
         self.end_phase(plan, mark, back).await?;
         if number < self.size.failovers {
             self.replicas.start_again(place);
@@ -181,7 +184,7 @@ impl Scenario {
         let mark = self.mark();
         let agent = self.agents[lost].take().expect("all live");
         agent.kill().await;
-        let had = self.tally.died(lost);
+        let had = self.record.died(lost);
         let room = (self.size.agents - 1) * STREAMS_PER_WORKER_MAX;
         let name = if room < self.wanted {
             self.dial(self.size.agents);
@@ -193,8 +196,9 @@ impl Scenario {
     }
 
     fn dial(&mut self, index: usize) {
-        let (addresses, tally) = (Arc::clone(&self.addresses), Arc::clone(&self.tally));
-        self.agents[index] = Some(Agent::start(index, addresses, tally));
+        let (coordinators, record) = (Arc::clone(&self.coordinators), Arc::clone(&self.record));
+        let identity = AgentIdentity::numbered(index, CLUSTER);
+        self.agents[index] = Some(Agent::start(identity, coordinators, record));
     }
 
     fn put_set(&mut self, set: &str, streams: Range<usize>) {
@@ -203,7 +207,7 @@ impl Scenario {
     }
 
     fn all_owned(&mut self) -> bool {
-        self.tally.owned() == self.wanted
+        self.record.owned() == self.wanted
     }
 
     async fn phase(
@@ -223,7 +227,7 @@ impl Scenario {
     }
 
     fn epoch(&self) -> u64 {
-        self.replicas.epoch().max(self.tally.epoch())
+        self.replicas.epoch().max(self.record.epoch())
     }
 
     /// Waits for the end of a phase and for half a lease more, in which nothing may happen.
@@ -241,7 +245,7 @@ impl Scenario {
         }
         // A fixed wait: a needless move or a second election within it would be counted.
         tokio::time::sleep(self.size.ttl / 2).await;
-        let counts = self.tally.take();
+        let counts = self.record.take();
         let elected = self.epoch().saturating_sub(mark.epoch);
         let turn = self.replicas.longest_turn(&mark.turns);
         let time = took.map_or("never".to_owned(), |it| format!("{:.3} s", it.as_secs_f64()));
@@ -276,9 +280,9 @@ impl Scenario {
         Err(format!(
             "{name}: not done after {} s: {} of {} streams owned, {} of {} agents live",
             self.size.patience.as_secs(),
-            self.tally.owned(),
+            self.record.owned(),
             self.wanted,
-            self.tally.live_since(1),
+            self.record.live_since(1),
             self.size.agents
         ))
     }

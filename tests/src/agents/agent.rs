@@ -21,10 +21,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::Request;
+use tonic::transport::{ClientTlsConfig, Endpoint};
 
-use super::CLUSTER;
-use super::tally::FleetRecord;
+use super::fleet_record::FleetRecord;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,34 +43,86 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Beats whose sending is remembered until they are echoed.
 const SENT_MAX: usize = 1_024;
 
+/// Where agents dial.
+#[derive(Clone, Debug)]
+pub struct Coordinators {
+    /// All replicas: `HOST:PORT`.
+    pub addresses: Vec<String>,
+    /// What to expect of their certificates; plain text without it.
+    pub tls: Option<ClientTlsConfig>,
+}
+
+/// Which worker's agent it is.
+#[derive(Clone, Debug)]
+pub struct AgentIdentity {
+    /// Its number in the fleet's record.
+    pub number: usize,
+    /// The cluster, as a hello names it.
+    pub cluster: String,
+    /// The worker.
+    pub worker: String,
+    /// What it proves itself by, where that is a token.
+    pub token: Option<String>,
+}
+
+impl AgentIdentity {
+    /// The agent of the worker with this number, which proves nothing.
+    #[must_use]
+    pub fn numbered(number: usize, cluster: &str) -> Self {
+        Self { number, cluster: cluster.to_owned(), worker: format!("w-{number}"), token: None }
+    }
+}
+
+/// What an agent is told to do.
+enum Order {
+    Begin(JobId, oneshot::Sender<bool>),
+    End(JobId),
+    Redial,
+}
+
 /// An agent that runs.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub struct Agent {
     task: JoinHandle<()>,
-    jobs: mpsc::Sender<(JobId, oneshot::Sender<bool>)>,
+    orders: mpsc::Sender<Order>,
 }
 
 impl Agent {
-    /// Starts the agent of the fleet that has this number.
-    pub(crate) fn start(
-        index: usize,
-        coordinators: Arc<[String]>,
-        tally: Arc<FleetRecord>,
+    /// Starts an agent of the fleet.
+    ///
+    /// # Panics
+    /// If the identity has an invalid name.
+    #[must_use]
+    pub fn start(
+        identity: AgentIdentity,
+        coordinators: Arc<Coordinators>,
+        record: Arc<FleetRecord>,
     ) -> Self {
-        let (jobs, jobs_seen) = mpsc::channel(1);
-        let driver = Driver::new(index, coordinators, tally);
-        Self { task: tokio::spawn(driver.run(jobs_seen)), jobs }
+        let (orders, orders_seen) = mpsc::channel(1);
+        let driver = Driver::new(identity, coordinators, record);
+        Self { task: tokio::spawn(driver.run(orders_seen)), orders }
     }
 
     /// Begins a job; whether the lease allows it.
-    pub(crate) async fn begin_job(&self, job: JobId) -> bool {
+    pub async fn begin_job(&self, job: JobId) -> bool {
         let (reply, answer) = oneshot::channel();
-        let asked = self.jobs.send((job, reply)).await;
+        let asked = self.orders.send(Order::Begin(job, reply)).await;
         asked.is_ok() && answer.await.unwrap_or(false)
     }
 
+    /// Ends a job; nothing happens where it does not run.
+    pub async fn end_job(&self, job: JobId) {
+        // An agent that is dead runs no job.
+        let _ = self.orders.send(Order::End(job)).await;
+    }
+
+    /// Has it drop its connection and dial again, as after a cut of the network.
+    pub async fn redial(&self) {
+        let _ = self.orders.send(Order::Redial).await;
+    }
+
     /// Ends it without a word, as kill -9 does, and waits until it is dead.
-    pub(crate) async fn kill(self) {
+    pub async fn kill(self) {
         self.task.abort();
         // The abort ends it: nothing to report.
         let _ = self.task.await;
@@ -107,10 +159,11 @@ impl Drop for Link {
 }
 
 struct Driver {
-    index: usize,
+    number: usize,
+    token: Option<String>,
     holder: Holder<Unwritten>,
-    tally: Arc<FleetRecord>,
-    coordinators: Arc<[String]>,
+    record: Arc<FleetRecord>,
+    coordinators: Arc<Coordinators>,
     /// The coordinator to dial next.
     next: usize,
     link: Option<Link>,
@@ -125,11 +178,16 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(index: usize, coordinators: Arc<[String]>, tally: Arc<FleetRecord>) -> Self {
+    fn new(
+        identity: AgentIdentity,
+        coordinators: Arc<Coordinators>,
+        record: Arc<FleetRecord>,
+    ) -> Self {
+        let AgentIdentity { number, cluster, worker, token } = identity;
         let (events, events_seen) = mpsc::channel(EVENTS_MAX);
         let config = Config {
-            cluster: CLUSTER.parse().expect("a cluster's name"),
-            worker: format!("w-{index}").parse::<WorkerName>().expect("a worker's name"),
+            cluster: cluster.parse().expect("a cluster's name"),
+            worker: worker.parse::<WorkerName>().expect("a worker's name"),
             incarnation: Incarnation(clock::wall_us() / 1_000),
             generation: 0,
             identity: None,
@@ -146,13 +204,14 @@ impl Driver {
         };
         let now = now();
         let mut holder = Holder::new(config, Memory::default(), Unwritten, now);
-        let start: StartId = format!("start-{index}").parse().expect("a start's id");
+        let start: StartId = format!("start-{number}").parse().expect("a start's id");
         holder.start_worker(start, 0, now).expect("nothing runs yet");
         Self {
-            index,
+            number,
+            token,
             holder,
-            tally,
-            next: index,
+            record,
+            next: number,
             coordinators,
             link: None,
             events,
@@ -163,15 +222,13 @@ impl Driver {
         }
     }
 
-    async fn run(mut self, mut jobs: mpsc::Receiver<(JobId, oneshot::Sender<bool>)>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         self.carry_out(now());
         loop {
             let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
             tokio::select! {
                 Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
-                Some((job, reply)) = jobs.recv() => {
-                    let _ = reply.send(self.holder.begin_job(job, now()).is_ok());
-                }
+                Some(order) = orders.recv() => self.obey(order),
                 () = tokio::time::sleep(wakeup.unwrap_or(Duration::MAX)) => {}
             }
             let now = now();
@@ -179,6 +236,21 @@ impl Driver {
                 self.holder.handle_wake(now);
             }
             self.carry_out(now);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Begin(job, reply) => {
+                // Who asked may have given up meanwhile.
+                let _ = reply.send(self.holder.begin_job(job, now()).is_ok());
+            }
+            Order::End(job) => self.holder.end_job(&job, now()).expect("a journal that succeeds"),
+            Order::Redial => {
+                if let Some(link) = self.link.take() {
+                    self.holder.handle_closed(link.number, "told to dial again", now());
+                }
+            }
         }
     }
 
@@ -213,7 +285,7 @@ impl Driver {
         // The echoed one stays: a change carries the same nonce again.
         self.sent.drain(..at);
         if let Some(before) = self.echoed.replace(sent) {
-            self.tally.renewed(now.since(before));
+            self.record.renewed(self.number, now.since(before));
         }
     }
 
@@ -222,7 +294,7 @@ impl Driver {
             && self.holder.peek(now).connected
         {
             self.welcomed = None;
-            self.tally.live(self.index, epoch);
+            self.record.live(self.number, epoch);
         }
     }
 
@@ -235,11 +307,13 @@ impl Driver {
                 Effect::Hangup(link) => {
                     self.link.take_if(|current| current.number == link);
                     self.welcomed = None;
-                    self.tally.unlinked(self.index);
+                    self.record.unlinked(self.number);
                 }
                 Effect::Send(link, message) => self.send(link, message, now),
                 Effect::Notice(notice) => self.note(notice),
-                Effect::Superseded => self.tally.fault(format!("w-{} was superseded", self.index)),
+                Effect::Superseded => {
+                    self.record.fault(format!("w-{} was superseded", self.number))
+                }
                 Effect::LeaseChanged
                 | Effect::LeaseRenewed
                 | Effect::DrainEnded { .. }
@@ -272,18 +346,18 @@ impl Driver {
         match notice {
             Notice::Welcomed(epoch) => {
                 self.welcomed = Some(epoch);
-                self.tally.welcomed(epoch);
+                self.record.welcomed(epoch);
             }
-            Notice::StreamGranted(stream, _) => self.tally.granted(number(&stream), self.index),
-            Notice::StreamReleased(stream, _) => self.tally.ended(number(&stream), self.index),
+            Notice::StreamGranted(stream, _) => self.record.granted(number(&stream), self.number),
+            Notice::StreamReleased(stream, _) => self.record.ended(number(&stream), self.number),
             Notice::StreamExpired(stream, _) => {
-                self.tally.ended(number(&stream), self.index);
-                self.tally.expired();
+                self.record.ended(number(&stream), self.number);
+                self.record.expired();
             }
-            Notice::PoolGranted(..) => self.tally.pool_granted(),
-            Notice::PoolExpired(_) => self.tally.expired(),
+            Notice::PoolGranted(..) => self.record.pool_granted(),
+            Notice::PoolExpired(_) => self.record.expired(),
             Notice::Offence(rule) => {
-                self.tally.fault(format!("w-{} was offended: {rule}", self.index));
+                self.record.fault(format!("w-{} was offended: {rule}", self.number));
             }
             _ => {}
         }
@@ -294,14 +368,17 @@ impl Driver {
             Target::Leader(address) => address,
             Target::Next => {
                 self.next += 1;
-                self.coordinators[self.next % self.coordinators.len()].clone()
+                let addresses = &self.coordinators.addresses;
+                addresses[self.next % addresses.len()].clone()
             }
         };
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
-        let (events, from) = (self.events.clone(), own_address(self.index));
+        let events = self.events.clone();
+        let tls = self.coordinators.tls.clone();
+        let dial = Dial { address, tls, from: own_address(self.number), token: self.token.clone() };
         let task = tokio::spawn(async move {
             tokio::time::sleep(backoff(attempt)).await;
-            let why = match run_link(&address, from, number, messages, &events).await {
+            let why = match run_link(dial, number, messages, &events).await {
                 Ok(()) => "the coordinator has ended the session".to_owned(),
                 Err(error) => error.to_string(),
             };
@@ -311,16 +388,28 @@ impl Driver {
     }
 }
 
+/// What one dial needs.
+struct Dial {
+    address: String,
+    tls: Option<ClientTlsConfig>,
+    from: IpAddr,
+    token: Option<String>,
+}
+
 /// Opens the session with an agent's own settings, and passes messages on until it ends.
 async fn run_link(
-    address: &str,
-    from: IpAddr,
+    dial: Dial,
     number: LinkNumber,
     messages: mpsc::Receiver<AgentMessage>,
     events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
 ) -> anyhow::Result<()> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
-        .local_address(Some(from))
+    let scheme = if dial.tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", dial.address))?;
+    if let Some(tls) = dial.tls {
+        endpoint = endpoint.tls_config(tls)?;
+    }
+    let endpoint = endpoint
+        .local_address(Some(dial.from))
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
@@ -333,8 +422,11 @@ async fn run_link(
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let _ = events.send((number, LinkEvent::Opened)).await;
-    let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
-    let mut responses = client.open_session(requests).await?.into_inner();
+    let mut request = Request::new(ReceiverStream::new(messages).map(OpenSessionRequest::from));
+    if let Some(token) = dial.token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    }
+    let mut responses = client.open_session(request).await?.into_inner();
     while let Some(response) = responses.message().await? {
         let message = Box::new(CoordinatorMessage::try_from(response)?);
         let _ = events.send((number, LinkEvent::Message(message))).await;
@@ -351,8 +443,8 @@ fn backoff(attempt: u32) -> Duration {
 
 /// An address of the loopback network for each agent, as pods have: where thousands share one, the
 /// kernel takes longer to find a free port than for all the rest of a connection.
-fn own_address(index: usize) -> IpAddr {
-    let [_, high, middle, low] = u32::try_from(index).expect("fleets are smaller").to_be_bytes();
+fn own_address(number: usize) -> IpAddr {
+    let [_, high, middle, low] = u32::try_from(number).expect("fleets are smaller").to_be_bytes();
     Ipv4Addr::new(127, high + 1, middle, low).into()
 }
 

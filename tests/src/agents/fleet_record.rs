@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_types::Epoch;
+use leasehold_demo::clock;
+use leasehold_types::{Epoch, Moment};
 
 /// Faults that are remembered in words.
 const FAULTS_MAX: usize = 20;
 
 /// What all holders saw together.
 #[derive(Debug)]
-pub(crate) struct FleetRecord {
+pub struct FleetRecord {
     streams: Vec<Stream>,
-    /// The epoch under which each agent is live; 0 where it is not.
-    live: Vec<AtomicU64>,
+    agents: Vec<AgentRecord>,
     owned: AtomicUsize,
     moved: AtomicUsize,
     expired: AtomicUsize,
@@ -24,6 +24,18 @@ pub(crate) struct FleetRecord {
     epoch: AtomicU64,
     age_ns: AtomicU64,
     faults: Mutex<Vec<String>>,
+}
+
+/// One agent. It is live once it has the snapshot of a leader, which is the first grant.
+#[derive(Debug, Default)]
+struct AgentRecord {
+    /// The epoch under which it is live; 0 where it is not.
+    live: AtomicU64,
+    /// The epoch under which it was last granted anything.
+    granted: AtomicU64,
+    /// The first grant of that epoch, in nanoseconds of the clock of [`Moment`].
+    first_grant_ns: AtomicU64,
+    renewals: AtomicU64,
 }
 
 /// Agents by number, from 1 on; 0 means no agent.
@@ -36,25 +48,26 @@ struct Stream {
 
 /// What was counted since the last look.
 #[derive(Clone, Debug)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Streams that went from one worker to another.
-    pub(crate) moved: usize,
+    pub moved: usize,
     /// Leases that ended because no renewal came in time.
-    pub(crate) expired: usize,
+    pub expired: usize,
     /// Pools that were granted, the first ones and changed ones.
-    pub(crate) pools: usize,
+    pub pools: usize,
     /// The age of the oldest lease when its renewal came.
-    pub(crate) age: Duration,
+    pub age: Duration,
     /// What must never happen, in words.
-    pub(crate) faults: Vec<String>,
+    pub faults: Vec<String>,
 }
 
 impl FleetRecord {
     /// For this many agents and streams without owners.
-    pub(crate) fn new(agents: usize, streams: usize) -> Self {
+    #[must_use]
+    pub fn new(agents: usize, streams: usize) -> Self {
         Self {
             streams: std::iter::repeat_with(Stream::default).take(streams).collect(),
-            live: std::iter::repeat_with(AtomicU64::default).take(agents).collect(),
+            agents: std::iter::repeat_with(AgentRecord::default).take(agents).collect(),
             owned: AtomicUsize::default(),
             moved: AtomicUsize::default(),
             expired: AtomicUsize::default(),
@@ -66,7 +79,10 @@ impl FleetRecord {
     }
 
     /// An agent owns a stream from now on.
-    pub(crate) fn granted(&self, stream: usize, agent: usize) {
+    ///
+    /// # Panics
+    /// If no such stream was announced.
+    pub fn granted(&self, stream: usize, agent: usize) {
         let (it, me) = (&self.streams[stream], as_number(agent));
         match it.owner.swap(me, SeqCst) {
             0 => _ = self.owned.fetch_add(1, SeqCst),
@@ -85,7 +101,7 @@ impl FleetRecord {
     }
 
     /// An agent owns a stream no longer.
-    pub(crate) fn ended(&self, stream: usize, agent: usize) {
+    pub fn ended(&self, stream: usize, agent: usize) {
         let owner = &self.streams[stream].owner;
         if owner.compare_exchange(as_number(agent), 0, SeqCst, SeqCst).is_ok() {
             self.owned.fetch_sub(1, SeqCst);
@@ -93,7 +109,7 @@ impl FleetRecord {
     }
 
     /// An agent is dead, and owns nothing. Returns how many streams it had.
-    pub(crate) fn died(&self, agent: usize) -> usize {
+    pub fn died(&self, agent: usize) -> usize {
         self.unlinked(agent);
         let before = self.owned();
         for stream in 0..self.streams.len() {
@@ -103,60 +119,82 @@ impl FleetRecord {
     }
 
     /// A lease has ended without renewal.
-    pub(crate) fn expired(&self) {
+    pub fn expired(&self) {
         self.expired.fetch_add(1, SeqCst);
     }
 
     /// An agent was granted a pool.
-    pub(crate) fn pool_granted(&self) {
+    pub fn pool_granted(&self) {
         self.pools.fetch_add(1, SeqCst);
     }
 
     /// A leader of this epoch has welcomed an agent.
-    pub(crate) fn welcomed(&self, epoch: Epoch) {
+    pub fn welcomed(&self, epoch: Epoch) {
         self.epoch.fetch_max(epoch.0, SeqCst);
     }
 
     /// An agent has all that it is to have under this epoch.
-    pub(crate) fn live(&self, agent: usize, epoch: Epoch) {
-        self.live[agent].store(epoch.0, SeqCst);
+    pub fn live(&self, agent: usize, epoch: Epoch) {
+        let agent = &self.agents[agent];
+        if agent.granted.load(SeqCst) != epoch.0 {
+            agent.first_grant_ns.store(clock::now_ns(), SeqCst);
+            agent.granted.store(epoch.0, SeqCst);
+        }
+        agent.live.store(epoch.0, SeqCst);
     }
 
     /// An agent's link has ended.
-    pub(crate) fn unlinked(&self, agent: usize) {
-        self.live[agent].store(0, SeqCst);
+    pub fn unlinked(&self, agent: usize) {
+        self.agents[agent].live.store(0, SeqCst);
     }
 
-    /// A renewal came when the lease was that old.
-    pub(crate) fn renewed(&self, age: Duration) {
+    /// A renewal came when the agent's lease was that old.
+    pub fn renewed(&self, agent: usize, age: Duration) {
+        self.agents[agent].renewals.fetch_add(1, SeqCst);
         self.age_ns.fetch_max(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX), SeqCst);
     }
 
     /// What must never happen did.
-    pub(crate) fn fault(&self, fault: String) {
+    pub fn fault(&self, fault: String) {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         if faults.len() < FAULTS_MAX {
             faults.push(fault);
         }
     }
 
+    /// How many renewals each agent has had.
+    pub fn renewals(&self) -> impl Iterator<Item = u64> {
+        self.agents.iter().map(|agent| agent.renewals.load(SeqCst))
+    }
+
+    /// When an agent had its first grant of this epoch, or of a later one.
+    #[must_use]
+    pub fn first_grant(&self, agent: usize, epoch: u64) -> Option<Moment> {
+        let agent = &self.agents[agent];
+        let is_granted = agent.granted.load(SeqCst) >= epoch;
+        is_granted.then(|| Moment(agent.first_grant_ns.load(SeqCst)))
+    }
+
     /// How many streams have an owner.
-    pub(crate) fn owned(&self) -> usize {
+    #[must_use]
+    pub fn owned(&self) -> usize {
         self.owned.load(SeqCst)
     }
 
     /// How many agents are live under this epoch or a later one.
-    pub(crate) fn live_since(&self, epoch: u64) -> usize {
-        self.live.iter().filter(|live| live.load(SeqCst) >= epoch.max(1)).count()
+    #[must_use]
+    pub fn live_since(&self, epoch: u64) -> usize {
+        self.agents.iter().filter(|agent| agent.live.load(SeqCst) >= epoch.max(1)).count()
     }
 
     /// The highest epoch of any welcome.
-    pub(crate) fn epoch(&self) -> u64 {
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
     /// What was counted since the last call.
-    pub(crate) fn take(&self) -> Counts {
+    pub fn take(&self) -> Counts {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         Counts {
             moved: self.moved.swap(0, SeqCst),

@@ -5,11 +5,14 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use leasehold_demo::clock;
+use leasehold_types::Moment;
 use rustix::process::Signal;
-use tests::process::{Replica, eventually, free_address, get};
 
-use super::CLUSTER;
+use crate::process::{Replica, eventually, free_address, get};
 
+/// The cluster of all agents.
+pub const CLUSTER: &str = "bench";
 /// The histogram of how long turns take.
 const TURNS: &str = "leasehold_turn_duration_seconds";
 /// The longest turn since the coordinator began.
@@ -17,14 +20,14 @@ const LONGEST_TURN: &str = "leasehold_turn_duration_max_seconds";
 
 /// Two coordinators, of which one leads.
 #[derive(Debug)]
-pub(crate) struct Replicas {
+pub struct StandaloneReplicas {
     folder: tempfile::TempDir,
     replicas: Vec<Replica>,
 }
 
-impl Replicas {
+impl StandaloneReplicas {
     /// Starts both, for this many agents that take jobs, and waits for a leader.
-    pub(crate) fn start(agents: usize, ttl_seconds: u64) -> Self {
+    pub fn start(agents: usize, ttl_seconds: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
         let jobs_max = agents * 2;
@@ -45,12 +48,12 @@ impl Replicas {
     }
 
     /// Where agents dial.
-    pub(crate) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         self.replicas.iter().map(|replica| replica.grpc.to_string()).collect()
     }
 
     /// Writes the manifest of a stream set over the streams of these numbers.
-    pub(crate) fn put_set(&self, set: &str, streams: std::ops::Range<usize>) {
+    pub fn put_set(&self, set: &str, streams: std::ops::Range<usize>) {
         let mut list = String::with_capacity(streams.len() * 16);
         for stream in streams {
             let _ = writeln!(list, "stream-{stream}");
@@ -63,17 +66,21 @@ impl Replicas {
         put(self.folder.path(), &format!("{set}.yaml"), &manifest);
     }
 
-    /// Kills the leader with SIGKILL; returns where it was.
-    pub(crate) fn kill_leader(&mut self) -> [SocketAddr; 2] {
+    /// Ends the leader by a signal; returns where it was, and when the signal was sent.
+    ///
+    /// # Panics
+    /// If there is no leader, or it does not end.
+    pub fn end_leader(&mut self, signal: Signal) -> ([SocketAddr; 2], Moment) {
         let leader = eventually("the leader", || self.leader());
         let mut replica = self.replicas.remove(leader);
-        replica.process.signal(Signal::KILL);
+        let ended = Moment(clock::now_ns());
+        replica.process.signal(signal);
         replica.process.wait();
-        [replica.grpc, replica.http]
+        ([replica.grpc, replica.http], ended)
     }
 
     /// Starts another replica where a killed one was.
-    pub(crate) fn start_again(&mut self, at: [SocketAddr; 2]) {
+    pub fn start_again(&mut self, at: [SocketAddr; 2]) {
         let replica = Replica::start_at(self.folder.path(), "again", at, &[]);
         let http = replica.http;
         self.replicas.push(replica);
@@ -81,25 +88,25 @@ impl Replicas {
     }
 
     /// The highest epoch that a replica says it leads.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         let epochs = self.metrics();
         let epochs = epochs.iter().filter_map(|(_, text)| value(text, "leasehold_epoch"));
         epochs.fold(0.0, f64::max) as u64
     }
 
     /// The sum over replicas of a metric, labels of the cluster included.
-    pub(crate) fn sum(&self, metric: &str) -> f64 {
+    pub fn sum(&self, metric: &str) -> f64 {
         self.metrics().iter().filter_map(|(_, text)| value(text, metric)).sum()
     }
 
     /// The turns of each replica up to now.
-    pub(crate) fn turns(&self) -> Turns {
+    pub fn turns(&self) -> Turns {
         Turns(self.metrics().iter().map(|(at, text)| (*at, TurnHistogram::read(text))).collect())
     }
 
     /// The longest turn of any replica since `before`, in words: itself where it was longer than
     /// all before it, and else the bucket that it fell into.
-    pub(crate) fn longest_turn(&self, before: &Turns) -> String {
+    pub fn longest_turn(&self, before: &Turns) -> String {
         let metrics = self.metrics();
         let longest = metrics.iter().filter_map(|(at, text)| {
             TurnHistogram::read(text)
@@ -110,7 +117,7 @@ impl Replicas {
     }
 
     /// The most memory that a replica has used, in MiB.
-    pub(crate) fn memory_mib(&self) -> u64 {
+    pub fn memory_mib(&self) -> u64 {
         let used = |replica: &Replica| {
             let file = format!("/proc/{}/status", replica.process.id());
             let text = std::fs::read_to_string(file).ok()?;
@@ -139,7 +146,7 @@ impl Replicas {
 
 /// The turns of every replica.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns(BTreeMap<SocketAddr, TurnHistogram>);
+pub struct Turns(BTreeMap<SocketAddr, TurnHistogram>);
 
 /// The turns of one replica: the longest, and the buckets' upper bounds and cumulated counts.
 #[derive(Clone, Debug, Default)]

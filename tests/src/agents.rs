@@ -1,0 +1,10 @@
+//! Agents without workers, all of them in this process, for benchmarks: each is the agent's real
+//! core with a gRPC connection of its own.
+
+mod agent;
+mod fleet_record;
+mod standalone_replicas;
+
+pub use self::agent::{Agent, AgentIdentity, Coordinators};
+pub use self::fleet_record::{Counts, FleetRecord};
+pub use self::standalone_replicas::{CLUSTER, StandaloneReplicas, Turns};
