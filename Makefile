@@ -27,8 +27,9 @@ export FRESH
 # For `make flaky`: a part of a test's name, and how many times to run it.
 TEST ?=
 RUNS ?= 20
-# How long `make chaos` injects faults. Only a SECONDS of the command line counts: bash sets its own.
-CHAOS_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
+# How long `make chaos` injects faults and the client of `make hostile` attacks. Only a SECONDS of the
+# command line counts: bash sets its own.
+RUN_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
 TARGET := $${CARGO_TARGET_DIR:-target}
@@ -78,7 +79,7 @@ endif
 .PHONY: chaos
 chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make chaos SECONDS=60`, or a given seed: `make chaos SEED=7`
 	@cargo build $(CARGO_FLAGS) -p tests --bin chaos --bin job_worker
-	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(CHAOS_SECONDS) \
+	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(RUN_SECONDS) \
 	    $(if $(SEED),--seed $(SEED))
 
 .PHONY: model
@@ -127,6 +128,13 @@ bench: $(if $(filter planner agent fleet page,$(BENCH)),,tools) ## The benchmark
 	@$(if $(filter page,$(BENCH)),$(MAKE) tools TOOLS=chromium,:)
 	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH)) \
 	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
+
+.PHONY: hostile
+hostile: tools ## One hostile client against two coordinators of 256 MiB, ten minutes. `make hostile` or `make hostile SECONDS=60`
+	$(call say,building the coordinator and the bench as $(PROFILE) (release takes some minutes))
+	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
+	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bench hostile -- \
+	    --seconds $(RUN_SECONDS)
 
 .PHONY: screenshots
 screenshots: binaries ## Pictures of each view of the page, in target/page; README=1 renews README's. `make screenshots`

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::access::Access;
 use super::cluster::Cluster;
+use crate::memory_limit::MemoryLimit;
 use crate::process::{Process, eventually, free_address, get};
 use crate::toolbox;
 
@@ -28,6 +29,8 @@ pub struct Operator {
     pub http: SocketAddr,
     /// Where it serves the webhook.
     pub webhook: SocketAddr,
+    /// The limit of its memory, if it has one.
+    pub memory: Option<MemoryLimit>,
 }
 
 /// Replicas of one installation.
@@ -40,6 +43,8 @@ pub struct Replicas {
     folder: tempfile::TempDir,
     /// Flags of those that start from now on.
     pub flags: Vec<String>,
+    /// The memory of each that starts from now on, in bytes, if it is limited.
+    pub memory_max: Option<u64>,
     starts: usize,
 }
 
@@ -57,6 +62,7 @@ impl Replicas {
             namespace: namespace.to_owned(),
             folder: tempfile::tempdir().expect("a temporary folder"),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            memory_max: None,
             starts: 0,
         }
     }
@@ -90,7 +96,7 @@ impl Replicas {
     /// Starts one more.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If it does not start, or this machine allows no limit of its memory where one is wanted.
     pub fn start(&mut self) -> &Operator {
         let operator = self.launch([free_address(), free_address(), free_address()]);
         self.running.push(operator);
@@ -132,8 +138,15 @@ impl Replicas {
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
         command.args(["--webhook-listen", &webhook.to_string()]);
         command.args(&self.flags);
+        let memory = self.memory_max.map(|bytes| {
+            let name = format!("{}-{identity}-{}", self.namespace, std::process::id());
+            MemoryLimit::new(&name, bytes).unwrap_or_else(|why| panic!("{why}"))
+        });
+        if let Some(limit) = &memory {
+            command = limit.apply(&command);
+        }
         let process = Process::start(&mut command, &self.folder.path().join(&identity));
-        Operator { process, identity, grpc, http, webhook }
+        Operator { process, identity, grpc, http, webhook, memory }
     }
 
     /// Waits until one of them leads, and gives its place among those that run.
