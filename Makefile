@@ -30,6 +30,8 @@ RUNS ?= 20
 # How long `make chaos` injects faults and the client of `make hostile` attacks. Only a SECONDS of the
 # command line counts: bash sets its own.
 RUN_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
+# For `make reconnects`: how often the leader ends.
+FAILOVERS ?= 200
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
 TARGET := $${CARGO_TARGET_DIR:-target}
@@ -119,7 +121,7 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 
 .PHONY: bench
-bench: $(if $(filter planner agent fleet page,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
+bench: $(if $(filter planner agent fleet page reconnects,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent -p leasehold-cli)
@@ -135,6 +137,13 @@ hostile: tools ## One hostile client against two coordinators of 256 MiB, ten mi
 	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
 	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bench hostile -- \
 	    --seconds $(RUN_SECONDS)
+
+.PHONY: reconnects
+reconnects: ## How long 50 agents wait for a grant after each of 200 failovers. `make reconnects` or `make reconnects FAILOVERS=20`
+	$(call say,building the coordinator and the bench as $(PROFILE) (release takes some minutes))
+	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
+	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bench reconnects -- \
+	    --failovers $(FAILOVERS)
 
 .PHONY: screenshots
 screenshots: binaries ## Pictures of each view of the page, in target/page; README=1 renews README's. `make screenshots`
