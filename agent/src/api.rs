@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use axum::middleware;
+use axum::{Router, middleware};
 use leasehold_types::port_in_use;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -82,7 +82,7 @@ impl Listeners {
         let limit = FileLimit::of_this_process();
         limit.log(self.health.is_some());
         let connections = Connections::new(limit.worker_connections(self.health.is_some()));
-        let router = http::router(api.clone()).merge(grpc::router(api.clone()));
+        let router = router(api).merge(grpc::reflection_router());
         let on_port = if anywhere {
             router.clone()
         } else {
@@ -110,6 +110,11 @@ impl Listeners {
         });
         Server { stop, tasks, socket }
     }
+}
+
+/// The routes of the worker's port, without those that describe them.
+pub(crate) fn router(api: &WorkerApi) -> Router {
+    http::router(api.clone()).merge(grpc::router(api.clone()))
 }
 
 /// The server, as long as it runs.

@@ -107,6 +107,17 @@ struct Tail {
     torn: bool,
 }
 
+/// The content of a whole journal as a new file of it would have it.
+///
+/// # Errors
+/// Where the journal is damaged.
+pub(crate) fn rewritten(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    match text::parse(bytes, End::default()) {
+        Parsed::Intact(header, memory, ..) => Ok(text::write(&header, &memory).0),
+        Parsed::Damaged { why, .. } => Err(why),
+    }
+}
+
 impl FileJournal {
     /// Opens the journal in `dir` and returns its content. A damaged file is renamed. A journal
     /// that can be read but not written is used as well: records are refused until it can be

@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod drain;
+pub mod inputs;
 pub mod pre_stop;
 pub mod run;
 

@@ -18,11 +18,16 @@ use crate::worker::api::{Denial, WorkerApi};
 
 const SERVICE: &str = "leasehold.worker.v1.WorkerService";
 
-/// The routes of the services.
+/// The routes of the worker's service.
 pub(super) fn router(api: WorkerApi) -> Router {
     let service = WorkerServiceServer::new(Grpc(api))
         .max_decoding_message_size(BODY_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    Router::new().route_service(&format!("/{SERVICE}/{{*method}}"), service)
+}
+
+/// The routes of the services that describe it.
+pub(super) fn reflection_router() -> Router {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
@@ -31,7 +36,6 @@ pub(super) fn router(api: WorkerApi) -> Router {
     let v1 = reflection().build_v1().expect("the descriptors are tested");
     let v1alpha = reflection().build_v1alpha().expect("the descriptors are tested");
     Router::new()
-        .route_service(&format!("/{SERVICE}/{{*method}}"), service)
         .route_service("/grpc.reflection.v1.ServerReflection/{*method}", v1)
         .route_service("/grpc.reflection.v1alpha.ServerReflection/{*method}", v1alpha)
 }

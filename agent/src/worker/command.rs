@@ -45,16 +45,20 @@ impl CommandWorker {
     async fn count(&self) -> anyhow::Result<u32> {
         let (option, line) = ("--command-count", self.programs.count.clone());
         let program = UserCommand { option, line, environment: Vec::new(), timeout: self.timeout };
-        let text = program.run(&self.reaper).await?;
-        let text = text.trim();
-        if text.is_empty() {
-            bail!("{option} printed nothing: it must print the number of running jobs");
-        }
-        let start: String = text.chars().take(80).collect();
-        text.parse().with_context(|| {
-            format!("{option} printed {start:?}: it must print the number of running jobs")
-        })
+        count_in(option, &program.run(&self.reaper).await?)
     }
+}
+
+/// The number of jobs that a command has printed.
+pub(crate) fn count_in(option: &str, text: &str) -> anyhow::Result<u32> {
+    let text = text.trim();
+    if text.is_empty() {
+        bail!("{option} printed nothing: it must print the number of running jobs");
+    }
+    let start: String = text.chars().take(80).collect();
+    text.parse().with_context(|| {
+        format!("{option} printed {start:?}: it must print the number of running jobs")
+    })
 }
 
 impl Polled for CommandWorker {

@@ -4,7 +4,7 @@
 //! Invariant: a stream is released, and a smaller pool size reported, only when the file on disk
 //! shows it and the worker has reloaded it; a larger pool size is reported before it is written.
 
-mod config_yml;
+pub(crate) mod config_yml;
 mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};

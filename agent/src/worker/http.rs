@@ -50,20 +50,9 @@ impl HttpWorker {
             self.call(Method::GET, url, None, POLL_TIMEOUT).await.with_context(request_line)?;
         let body: Value = serde_json::from_slice(&answer.body)
             .with_context(|| format!("--http-count-url {url}: the answer is not JSON"))?;
-        let number = |option: &str, pointer: &str| {
-            let found = body.pointer(pointer);
-            let number = found.and_then(Value::as_u64).and_then(|it| u32::try_from(it).ok());
-            number.ok_or_else(|| {
-                let found = found.map_or("nothing".into(), Value::to_string);
-                let found: String = found.chars().take(80).collect();
-                anyhow!(
-                    "{option} {pointer}: the answer has {found} there, expected a number of jobs"
-                )
-            })
-        };
-        let running = number("--http-count-field", &self.adapter.count_field)?;
+        let running = number_at(&body, "--http-count-field", &self.adapter.count_field)?;
         let field = self.adapter.size_field.as_deref();
-        let size = field.map(|field| number("--http-size-field", field)).transpose()?;
+        let size = field.map(|field| number_at(&body, "--http-size-field", field)).transpose()?;
         Ok((running, size))
     }
 
@@ -102,6 +91,17 @@ impl HttpWorker {
         value.set_sensitive(true);
         Ok(Some(value))
     }
+}
+
+/// The number of jobs at a JSON pointer in an answer.
+pub(crate) fn number_at(body: &Value, option: &str, pointer: &str) -> anyhow::Result<u32> {
+    let found = body.pointer(pointer);
+    let number = found.and_then(Value::as_u64).and_then(|it| u32::try_from(it).ok());
+    number.ok_or_else(|| {
+        let found = found.map_or("nothing".into(), Value::to_string);
+        let found: String = found.chars().take(80).collect();
+        anyhow!("{option} {pointer}: the answer has {found} there, expected a number of jobs")
+    })
 }
 
 impl Polled for HttpWorker {

@@ -3,8 +3,8 @@
 //! Invariant: the worker's pause is toggled at most once per process, except for a drain: a second
 //! toggle ends the process.
 
-mod controller;
-mod pool;
+pub(crate) mod controller;
+pub(crate) mod pool;
 mod record;
 
 use std::path::PathBuf;

@@ -23,7 +23,7 @@ const LOGS_KEPT: usize = 2;
 const LINES_SPARE: usize = 10_000;
 
 /// All registered exposures.
-pub(crate) type Entries = BTreeMap<WorkerKey, Exposure>;
+pub type Entries = BTreeMap<WorkerKey, Exposure>;
 
 /// One line of a log.
 #[derive(Debug, Serialize, Deserialize)]
@@ -130,10 +130,7 @@ impl ExposureLog {
     /// Writes the whole log to a temporary file, then replaces the old one.
     fn rewrite(&mut self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        let mut text = Vec::new();
-        for (key, exposure) in &self.entries {
-            append_line(&mut text, &enter(key, exposure)?)?;
-        }
+        let text = text_of(&self.entries)?;
         let path = log_path(&self.folder, self.epoch);
         let temporary = path.with_extension("log.tmp");
         write_durably(&temporary, &text)?;
@@ -177,6 +174,18 @@ fn enter(key: &WorkerKey, exposure: &Exposure) -> io::Result<Line> {
     Ok(Line::Enter { cluster, worker, exposure })
 }
 
+/// The text of a log with these entries and no others.
+///
+/// # Errors
+/// If an entry cannot be written as JSON.
+pub fn text_of(entries: &Entries) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for (key, exposure) in entries {
+        append_line(&mut text, &enter(key, exposure)?)?;
+    }
+    Ok(text)
+}
+
 fn append_line(text: &mut Vec<u8>, line: &Line) -> io::Result<()> {
     serde_json::to_writer(&mut *text, line).map_err(io::Error::other)?;
     text.push(b'\n');
@@ -187,7 +196,14 @@ fn append_line(text: &mut Vec<u8>, line: &Line) -> io::Result<()> {
 /// any other line that cannot be decoded is an error, since it may be any worker's. If only the
 /// exposure cannot be decoded, the worker may hold anything.
 fn read(path: &Path) -> io::Result<Entries> {
-    let text = fs::read(path)?;
+    parse(path, &fs::read(path)?)
+}
+
+/// Reads the text of the log at `path`.
+///
+/// # Errors
+/// If a whole line cannot be decoded; it may be any worker's.
+pub fn parse(path: &Path, text: &[u8]) -> io::Result<Entries> {
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut entries = Entries::new();
     for (number, line) in (1..).zip(text[..whole].split_inclusive(|byte| *byte == b'\n')) {

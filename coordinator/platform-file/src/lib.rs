@@ -5,7 +5,7 @@
 
 mod candidate;
 mod epochs;
-mod exposure_log;
+pub mod exposure_log;
 mod last_good_file;
 mod manifest_watcher;
 mod removal_grace;

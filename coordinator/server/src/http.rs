@@ -68,16 +68,20 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) {
     let listener = Listener::new(socket, Preface::Any, files.http());
+    web::serve(listener.into_stream(), router(state), stop).await;
+}
+
+/// The routes of the port.
+pub fn router(state: HttpState) -> Router {
     let api = api(&state).router();
-    let router = Router::new()
+    Router::new()
         .route("/livez", get(livez))
         .route("/healthz", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .fallback(unknown)
         .with_state(state)
-        .merge(api);
-    web::serve(listener.into_stream(), router, stop).await;
+        .merge(api)
 }
 
 /// The admin API over HTTP. A browser shows no credentials, so the page is served where none are

@@ -16,14 +16,14 @@ const LINKS_MAX: usize = 40;
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) streams: BTreeSet<StreamName>,
+pub(crate) struct Entry {
+    pub(crate) streams: BTreeSet<StreamName>,
     /// Set if the worker also reads its pool size here.
-    pub(super) pool_size: Option<u32>,
+    pub(crate) pool_size: Option<u32>,
 }
 
 /// Renders the file.
-pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
+pub(crate) fn render(worker: &str, entry: &Entry, version: u64) -> String {
     let Entry { streams, pool_size } = entry;
     let mut out = format!("workloads:\n  {}:\n", scalar(worker));
     if streams.is_empty() {
@@ -44,14 +44,20 @@ pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
 /// The version in the file, 0 if it has none: the line that starts with `version:` without an
 /// indent, whichever process wrote it.
 pub(super) fn version_in(path: &Path) -> u64 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    version_of(&std::fs::read_to_string(path).unwrap_or_default())
+}
+
+pub(crate) fn version_of(text: &str) -> u64 {
     let versions = text.lines().filter_map(|line| line.strip_prefix("version:"));
     versions.filter_map(|version| version.trim().parse().ok()).next_back().unwrap_or(0)
 }
 
 /// The pool size in the file, 0 if it has none; the largest if it lists several workers.
 pub(super) fn pool_size_in(path: &Path) -> u32 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    pool_size_of(&std::fs::read_to_string(path).unwrap_or_default())
+}
+
+pub(crate) fn pool_size_of(text: &str) -> u32 {
     let sizes = text.lines().filter_map(|line| line.trim_start().strip_prefix("poolSize:"));
     sizes.filter_map(|size| size.trim().parse().ok()).max().unwrap_or(0)
 }

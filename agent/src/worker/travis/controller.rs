@@ -21,10 +21,10 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state that the worker reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Info {
-    pub(super) figures: Figures,
+pub(crate) struct Info {
+    pub(crate) figures: Figures,
     /// How long its process has run; none if the value is invalid.
-    pub(super) uptime: Option<Duration>,
+    pub(crate) uptime: Option<Duration>,
 }
 
 /// The result of an order.
@@ -161,7 +161,8 @@ fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
     }
 }
 
-fn read(body: &[u8]) -> anyhow::Result<Info> {
+/// Reads the answer to `GET /worker`.
+pub(crate) fn read(body: &[u8]) -> anyhow::Result<Info> {
     let worker: Worker =
         serde_json::from_slice(body).context("cannot parse the answer to GET /worker")?;
     let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);

@@ -12,13 +12,13 @@ const EMPTY_POLLS: u32 = 3;
 
 /// The numbers of processors in an answer of the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     /// All processors, including those that drain.
-    pub(super) size: u32,
+    pub(crate) size: u32,
     /// Processors that take jobs.
-    pub(super) expected: u32,
+    pub(crate) expected: u32,
     /// Processors that take jobs and run one.
-    pub(super) processing: u32,
+    pub(crate) processing: u32,
 }
 
 /// An order for the worker.
