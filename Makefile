@@ -27,9 +27,12 @@ export FRESH
 # For `make flaky`: a part of a test's name, and how many times to run it.
 TEST ?=
 RUNS ?= 20
-# How long `make chaos` injects faults and the client of `make hostile` attacks. Only a SECONDS of the
-# command line counts: bash sets its own.
+# How long `make chaos` injects faults, the client of `make hostile` attacks and `make fuzz` runs each
+# fuzzer. Only a SECONDS of the command line counts: bash sets its own.
 RUN_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
+FUZZ_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),60)
+# For `make fuzz`: one fuzzer.
+FUZZER ?= all
 # For `make reconnects`: how often the leader ends.
 FAILOVERS ?= 200
 # The agent in its image is built for size (Cargo.toml says how).
@@ -57,7 +60,7 @@ demo: ## Two coordinators and six agents with real workers; about a minute. `mak
 	@KEEP=$(KEEP) "$(TARGET)/debug/demo"
 
 .PHONY: test
-test: fresh-notes tools ## Every test: crates, simulator, processes, contract, grpcurl, Kubernetes; .cache/test has their logs. `make test`
+test: fresh-notes tools ## Every test: crates, simulator, fuzzers, processes, contract, grpcurl, Kubernetes; .cache/test has their logs. `make test`
 	@tests/tools/test
 
 .PHONY: check
@@ -83,6 +86,12 @@ chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make
 	@cargo build $(CARGO_FLAGS) -p tests --bin chaos --bin job_worker
 	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(RUN_SECONDS) \
 	    $(if $(SEED),--seed $(SEED))
+
+.PHONY: fuzz
+fuzz: ## Made-up input for each decoder, a minute each, or an hour before a release. `make fuzz SECONDS=3600` or `make fuzz FUZZER=session`
+	@$(MAKE) tools TOOLS=cxx
+	$(call say,building the fuzzers (some minutes the first time))
+	@tests/tools/fuzz "$(FUZZER)" $(FUZZ_SECONDS)
 
 .PHONY: model
 model: ## Explores every state of small worlds; about ten minutes. `make model`
@@ -185,7 +194,7 @@ images: ## Container images without a builder, in .cache/images. `make images` o
 	    --programs "$(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
-tools: ## buf, grpcurl and a Kubernetes, pinned, and a browser; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl and a Kubernetes, pinned, a browser and g++; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

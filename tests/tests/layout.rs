@@ -128,7 +128,8 @@ fn coordinator_and_agent_do_not_depend_on_each_other() {
 
 #[test]
 fn nothing_depends_on_the_tests() {
-    const TESTS: [&str; 4] = ["tests", "leasehold-demo", "leasehold-simulator", "leasehold-model"];
+    const TESTS: [&str; 5] =
+        ["tests", "leasehold-demo", "leasehold-fuzz", "leasehold-simulator", "leasehold-model"];
     for package in packages().iter().filter(|name| !TESTS.contains(&name.as_str())) {
         let all = closure(package, "normal,build,dev");
         let found = TESTS.iter().find(|tests| all.contains(**tests));
