@@ -100,6 +100,10 @@ impl PipelineScenario {
             "drain" => self.drain(plain[0], DrainPhase::Draining),
             "resume" => self.resume(plain[0]),
             "order-drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
+            "avoid" => {
+                let workers = plain.iter().map(|worker| key(worker)).collect();
+                self.core.handle(Event::Avoid(Arc::new(workers)), self.now);
+            }
             "leave" => self.leave(plain[0]),
             "after" => self.after(plain[0].parse().expect("ms"), out),
             _ => self.look(verb, &plain, out),

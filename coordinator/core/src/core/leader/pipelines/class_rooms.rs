@@ -15,6 +15,8 @@ pub(super) struct ClassRooms {
     pub(super) classes: Vec<ClusterName>,
     /// Of each class, by name.
     pub(super) workers: Vec<Vec<WorkerName>>,
+    /// Those of each class that get nothing new while others have room, as indices.
+    avoided: Vec<Vec<u32>>,
     pub(super) rooms: Vec<Rooms>,
     pub(super) rebalances: Vec<bool>,
 }
@@ -45,16 +47,19 @@ impl Pipelines {
         let mut class_rooms = ClassRooms {
             classes: Vec::new(),
             workers: Vec::new(),
+            avoided: Vec::new(),
             rooms: Vec::new(),
             rebalances: Vec::new(),
         };
         for name in names {
             let Some(class) = facts.replica.class(&name) else { continue };
             let workers = facts.clusters.stream_owners(&name);
-            let used = workers.iter().map(|worker| {
-                let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-                self.shares.load_of(&key)
-            });
+            let key =
+                |worker: &WorkerName| WorkerKey { cluster: name.clone(), worker: worker.clone() };
+            let used = workers.iter().map(|worker| self.shares.load_of(&key(worker)));
+            let is_avoided = |worker: &WorkerName| facts.replica.avoided.contains(&key(worker));
+            let avoided = (0..).zip(&workers).filter(|(_, worker)| is_avoided(worker));
+            class_rooms.avoided.push(avoided.map(|(at, _)| at).collect());
             class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
             class_rooms.rebalances.push(rebalances(class));
             class_rooms.workers.push(workers);
@@ -96,7 +101,8 @@ impl ClassRooms {
         }
     }
 
-    /// Places all of the requests, or none of them.
+    /// Places all of the requests, or none of them; on workers to avoid only what fits nowhere
+    /// else.
     pub(super) fn place(
         &mut self,
         requests: &[NodeRequest],
@@ -126,12 +132,36 @@ impl ClassRooms {
                 prefers,
             })
             .collect();
-        let placed = place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?;
+        let placed = match self.place_elsewhere(&nodes) {
+            Some(placed) => placed,
+            None => place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?,
+        };
         let named = |(class, parts): (&usize, Vec<Part>)| {
             let name = |part: Part| (self.workers[*class][part.worker as usize].clone(), part.load);
             parts.into_iter().map(name).collect()
         };
         Ok(classes.iter().zip(placed).map(named).collect())
+    }
+
+    /// Places all nodes, with nothing on workers to avoid but what is there already; none if that
+    /// is impossible, or no worker is to be avoided.
+    fn place_elsewhere(&mut self, nodes: &[NodeWish<'_>]) -> Option<Vec<Vec<Part>>> {
+        let mut closed = Vec::new();
+        for (class, avoided) in self.avoided.iter().enumerate() {
+            for worker in avoided.iter().copied() {
+                let here = nodes.iter().filter(|node| node.class == class);
+                let kept = here.flat_map(|node| node.prefers).filter(|part| part.worker == worker);
+                let kept: Load = kept.map(|part| part.load).sum();
+                closed.push((class, worker, self.rooms[class].room(worker).saturating_sub(kept)));
+            }
+        }
+        if closed.is_empty() {
+            return None;
+        }
+        closed.iter().for_each(|(class, worker, load)| self.rooms[*class].take(*worker, *load));
+        let placed = place(&mut self.rooms, nodes).ok();
+        closed.iter().for_each(|(class, worker, load)| self.rooms[*class].give(*worker, *load));
+        placed
     }
 
     /// The parts of a node on workers that can keep them, one per worker.

@@ -101,6 +101,7 @@ impl Query<'_> {
         let mut replica = Replica::new(self.replica.config);
         replica.desired = self.replica.desired.clone();
         replica.heard = self.replica.heard;
+        replica.avoided = Arc::clone(&self.replica.avoided);
         let is_class = |name: &ClusterName| {
             self.replica.class(name).is_some()
                 || desired.clusters.get(name).is_some_and(|cluster| cluster.class.is_some())
