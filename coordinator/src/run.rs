@@ -249,10 +249,10 @@ pub async fn serve(
         histories,
     );
     metrics.show_watches(admin.watches());
-    let admin = AdminCalls::new(admin, for_people, Arc::clone(&sessions.gate), reach);
+    let admin = AdminCalls::new(admin, for_people.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,
-        handle: handle.clone(),
+        handle: for_people,
         grpc,
         registry: exporters.registry(),
         admin: admin.clone(),

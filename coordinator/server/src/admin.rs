@@ -17,6 +17,7 @@ mod wire;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
@@ -46,6 +47,7 @@ use crate::cluster_history::ClusterHistories;
 use crate::grpc::credentials::authorize;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
+use crate::shared_look::SharedLook;
 
 /// The most concurrent watchers of changes, and of the fleet.
 const WATCHERS_MAX: usize = 64;
@@ -62,9 +64,21 @@ pub struct Admin {
     fleet_watchers: WatchLimits,
     plans: PlanLimits,
     refused_orders: LogLimit<String>,
+    lists: SharedLists,
     jobs: Arc<JobHistory>,
     histories: Arc<ClusterHistories>,
 }
+
+/// The lists of everything: those who ask for one at the same time share a look at the core.
+#[derive(Debug, Default)]
+struct SharedLists {
+    clusters: SharedLook<Listed<proto::Cluster>>,
+    sets: SharedLook<Listed<proto::StreamSet>>,
+    classes: SharedLook<Listed<proto::Class>>,
+}
+
+/// All of a kind, or the leader's address where another replica leads.
+type Listed<T> = Result<Vec<T>, Option<String>>;
 
 impl Admin {
     /// The service over a driver; `access` authorizes the callers, of whom those of one namespace
@@ -91,6 +105,7 @@ impl Admin {
             fleet_watchers: WatchLimits::new(share),
             plans: PlanLimits::new(),
             refused_orders: orders::refused_lines(),
+            lists: SharedLists::default(),
             jobs,
             histories,
         }
@@ -100,6 +115,27 @@ impl Admin {
     async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Allowed, AdminError> {
         let authorized = authorize(&self.access, &self.handle.metrics, request, wants).await?;
         self.calls.begin(authorized)
+    }
+
+    /// All of a kind, if this replica leads, by a look at the core that begins after this call.
+    async fn list<T: Clone + Send + 'static>(
+        &self,
+        name: &'static str,
+        shared: &SharedLook<Listed<T>>,
+        look: fn(&Core, Moment) -> Vec<T>,
+    ) -> Result<Vec<T>, AdminError> {
+        let look = move |core: &Core, now: Moment| {
+            let begun = Instant::now();
+            let listed = match core.leadership() {
+                Leadership::Leads(_) => Ok(look(core, now)),
+                Leadership::StandsBy(leader) => Err(leader),
+            };
+            (listed, begun.elapsed())
+        };
+        let span = tracing::debug_span!("admin", call = name);
+        let listed = shared.answer(|| self.handle.ask(look)).instrument(span);
+        let listed = listed.await.map_err(|_| AdminError::Stopped)?;
+        Result::clone(&listed).map_err(AdminError::NotLeading)
     }
 
     /// Asks the core, if this replica leads.
@@ -130,7 +166,7 @@ impl AdminService for Admin {
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
-        Ok(Response::new(self.status.status().await?))
+        Ok(Response::new(self.status.status()))
     }
 
     async fn list_clusters(
@@ -138,11 +174,10 @@ impl AdminService for Admin {
         request: Request<proto::ListClustersRequest>,
     ) -> Result<Response<proto::ListClustersResponse>, Status> {
         let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
-        self.ask("ListClusters", |core, now| {
-            let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
-            Ok(proto::ListClustersResponse { clusters })
-        })
-        .await
+        let listed = self.list("ListClusters", &self.lists.clusters, |core, now| {
+            core.clusters(now).into_iter().map(wire::cluster).collect()
+        });
+        Ok(Response::new(proto::ListClustersResponse { clusters: listed.await? }))
     }
 
     async fn get_cluster(
@@ -224,11 +259,10 @@ impl AdminService for Admin {
         request: Request<proto::ListStreamSetsRequest>,
     ) -> Result<Response<proto::ListStreamSetsResponse>, Status> {
         let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
-        self.ask("ListStreamSets", |core, _| {
-            let sets = core.set_summaries().into_iter().map(wire::set).collect();
-            Ok(proto::ListStreamSetsResponse { sets })
-        })
-        .await
+        let listed = self.list("ListStreamSets", &self.lists.sets, |core, _| {
+            core.set_summaries().into_iter().map(wire::set).collect()
+        });
+        Ok(Response::new(proto::ListStreamSetsResponse { sets: listed.await? }))
     }
 
     async fn get_stream(
@@ -298,11 +332,10 @@ impl AdminService for Admin {
         request: Request<proto::ListClassesRequest>,
     ) -> Result<Response<proto::ListClassesResponse>, Status> {
         let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
-        self.ask("ListClasses", |core, now| {
-            let classes = core.classes(now).iter().map(wire::class).collect();
-            Ok(proto::ListClassesResponse { classes })
-        })
-        .await
+        let listed = self.list("ListClasses", &self.lists.classes, |core, now| {
+            core.classes(now).iter().map(wire::class).collect()
+        });
+        Ok(Response::new(proto::ListClassesResponse { classes: listed.await? }))
     }
 
     async fn list_pipelines(

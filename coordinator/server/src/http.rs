@@ -46,7 +46,7 @@ const PATHS: &str = "no such path: use /livez, /readyz, /healthz, /metrics, or w
 pub struct HttpState {
     /// Answers the probes.
     pub health: Arc<Health>,
-    /// The driver's handle.
+    /// The driver's handle, by the queue for people: nobody proves who scrapes.
     pub handle: Handle,
     /// The address of the gRPC port.
     pub grpc: SocketAddr,

@@ -12,5 +12,6 @@ pub mod job_history;
 pub mod other_cells;
 mod request_places;
 pub mod scaler;
+mod shared_look;
 pub mod tls;
 mod web;

@@ -8,7 +8,6 @@ use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
 use leasehold_proto::admin::v1 as proto;
 
-use super::error::AdminError;
 use super::wire;
 use crate::other_cells::OtherCells;
 
@@ -22,10 +21,8 @@ pub(super) struct StatusSource {
 
 impl StatusSource {
     /// The answer to GetStatus.
-    pub(super) async fn status(&self) -> Result<proto::GetStatusResponse, AdminError> {
-        let leadership =
-            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| AdminError::Stopped)?;
-        let (epoch, leader_address) = match leadership {
+    pub(super) fn status(&self) -> proto::GetStatusResponse {
+        let (epoch, leader_address) = match self.handle.view.leadership() {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
         };
@@ -36,7 +33,7 @@ impl StatusSource {
         let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
         let problems = self.handle.problems();
         let problems = problems.iter().map(|problem| wire::problem(problem, now)).collect();
-        Ok(proto::GetStatusResponse {
+        proto::GetStatusResponse {
             version: own.version.clone(),
             leads: epoch > 0,
             epoch,
@@ -48,6 +45,6 @@ impl StatusSource {
             cell: cell.as_ref().map_or_else(String::new, |cell| cell.id.to_string()),
             store: cell.map_or_else(String::new, |cell| cell.store.clone()),
             other_cells: self.other_cells.all().into_iter().map(wire::other_cell).collect(),
-        })
+        }
     }
 }

@@ -112,7 +112,7 @@ impl Service<Request<Body>> for AdminCalls {
             if !may_forward(&request) {
                 return local.call(request).await;
             }
-            let Some(address) = shared.leader_elsewhere().await else {
+            let Some(address) = shared.leader_elsewhere() else {
                 return local.call(request).await;
             };
             match shared.connection(&address).await {
@@ -141,13 +141,13 @@ fn method_of(request: &Request<Body>) -> &str {
 
 impl Shared {
     /// The leader's address, if another replica leads and this one can connect to it.
-    async fn leader_elsewhere(&self) -> Option<String> {
+    fn leader_elsewhere(&self) -> Option<String> {
         if matches!(self.reach, PeerTransport::Not) || self.gate.term().is_some() {
             return None;
         }
-        match self.handle.ask(|core, _| core.leadership()).await {
-            Ok(Leadership::StandsBy(leader)) => leader,
-            Ok(Leadership::Leads(_)) | Err(_) => None,
+        match self.handle.view.leadership() {
+            Leadership::StandsBy(leader) => leader,
+            Leadership::Leads(_) => None,
         }
     }
 

@@ -60,7 +60,7 @@ impl Snapshot {
         let classes = classes.iter().map(wire::class);
         let pipelines = pipelines(source).await?.into_iter();
         let workers = workers.into_iter().map(|worker| before.shared_worker(worker));
-        let status = source.status().await?;
+        let status = source.status();
         let known = before.status.clone().filter(|known| **known == status);
         Ok(Self {
             time: Timestamp::now().to_string(),
