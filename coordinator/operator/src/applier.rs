@@ -24,6 +24,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 const TOO_MANY_REQUESTS: u16 = 429;
+const INTERNAL: u16 = 500;
 
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,9 @@ pub(crate) enum ApplyError {
     Conflict(String),
     /// The API server rejects the request; a retry does not help.
     Refused(String),
+    /// The API server has failed on the request: it may do so each time, as on an apply of a body
+    /// that does not fit the kind, or only now.
+    Internal(String),
     /// The API server cannot be reached, or asks for a retry.
     Retry(String),
 }
@@ -47,6 +51,7 @@ impl From<kube::Error> for ApplyError {
                 400..500 if status.code != TOO_MANY_REQUESTS => {
                     Self::Refused(status.message.clone())
                 }
+                INTERNAL => Self::Internal(status.message.clone()),
                 _ => Self::Retry(status.message.clone()),
             },
             error => Self::Retry(error.to_string()),
@@ -233,7 +238,8 @@ mod tests {
         for code in [400, 403, 422] {
             assert_eq!(classify(code), ApplyError::Refused("m".into()));
         }
-        for code in [429, 500, 503] {
+        assert_eq!(classify(500), ApplyError::Internal("m".into()));
+        for code in [429, 502, 503] {
             assert_eq!(classify(code), ApplyError::Retry("m".into()));
         }
     }

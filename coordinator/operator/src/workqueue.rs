@@ -143,6 +143,8 @@ pub(crate) struct Failures<K, E> {
 #[derive(Debug)]
 struct Failure<E> {
     error: E,
+    /// How often this error came in a row.
+    times: u32,
     backoff: Backoff,
     retry_at: Moment,
 }
@@ -160,16 +162,22 @@ impl<K: Ord, E: PartialEq> Failures<K, E> {
     /// Records a failure; returns whether the error is another one than the last.
     pub(crate) fn failed(&mut self, key: K, error: E, now: Moment) -> bool {
         let before = self.by_key.remove(&key);
-        let is_new = before.as_ref().is_none_or(|it| it.error != error);
+        let same = before.as_ref().filter(|failure| failure.error == error);
+        let times = same.map_or(0, |failure| failure.times);
         let mut backoff = before.map_or_else(|| Backoff::new(self.delays), |it| it.backoff);
         let retry_at = now + backoff.next_delay();
-        self.by_key.insert(key, Failure { error, backoff, retry_at });
-        is_new
+        self.by_key.insert(key, Failure { error, times: times + 1, backoff, retry_at });
+        times == 0
     }
 
     /// Records a success: the next failure starts with the first delay.
     pub(crate) fn succeeded(&mut self, key: &K) {
         self.by_key.remove(key);
+    }
+
+    /// How often the last error of a key came in a row.
+    pub(crate) fn times(&self, key: &K) -> u32 {
+        self.by_key.get(key).map_or(0, |failure| failure.times)
     }
 
     /// The error of a key that has failed.
@@ -247,8 +255,10 @@ mod tests {
         assert!(!failures.is_due(&"a", at(199)));
         assert!(failures.is_due(&"b", at(0)));
         assert!(!failures.failed("a", "away", at(200)), "the error is the same");
+        assert_eq!((failures.times(&"a"), failures.times(&"b")), (2, 0));
         assert_eq!(failures.next_due(), Some(at(600)));
         assert!(failures.failed("a", "taken", at(600)));
+        assert_eq!(failures.times(&"a"), 1, "it is another one");
         for _ in 0..40 {
             failures.failed("a", "away", at(1_000));
         }

@@ -79,6 +79,45 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     assert!(lost.is_empty(), "lost: {lost:?}");
 }
 
+/// The API server stores such a template, and answers 500 when it is applied as a Deployment's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_template_on_which_the_api_server_fails_is_reported_with_its_words() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("refused");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    let of = |name: &str, wrong: &str| {
+        format!(
+            r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: {name}}}
+spec:
+  maxJobs: 2
+  maxJobsPerWorker: 1
+  template:
+    spec:
+      nodeSelector: {{leasehold.dev/nowhere: 'true'}}
+      containers: [{{name: worker, image: example.invalid/worker{wrong}}}]
+"
+        )
+    };
+    for (name, wrong, words) in [
+        ("twice", ", env: [{name: MODE, value: a}, {name: MODE, value: b}]", "duplicate entries"),
+        ("misspelt", ", imagePullPolcy: Always", "imagePullPolcy"),
+    ] {
+        fixture.apply(&of(name, wrong));
+        fixture.wait_for("a condition with its words", "wc", name, |cluster| {
+            let conditions = cluster["status"]["conditions"].to_string();
+            conditions.contains("WorkloadRefused") && conditions.contains(words)
+        });
+        fixture.apply(&of(name, ""));
+        fixture.wait_for("no such condition", "wc", name, |cluster| {
+            !cluster["status"]["conditions"].to_string().contains("WorkloadRefused")
+        });
+        assert!(fixture.get("deployment", name).is_some(), "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_existing_workload_of_the_same_name_is_reported_and_not_changed() {
     let Some(cluster) = Cluster::shared() else { return };

@@ -170,7 +170,9 @@ where
             Err(ApplyError::Refused(why) | ApplyError::Gone(why)) => {
                 return WriteOutcome::Refused(why);
             }
-            Err(ApplyError::Retry(error)) => tracing::debug!(error, "cannot write an event yet"),
+            Err(ApplyError::Retry(error) | ApplyError::Internal(error)) => {
+                tracing::debug!(error, "cannot write an event yet");
+            }
         }
         if clock::now().since(start) >= TRIES_LAST {
             return WriteOutcome::GivenUp;

@@ -63,8 +63,19 @@ pub(super) enum ActionOutcome {
     Done(Option<i64>),
     /// The object has changed or was deleted: the next reconciliation decides again.
     Outdated,
-    /// It failed, for this reason; true if the API server refused it.
-    Failed(String, bool),
+    /// It failed, for this reason.
+    Failed(String, Failure),
+}
+
+/// What a failure says about the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The API server refuses it.
+    Refused,
+    /// The API server has failed on it: it refuses it, too, if it fails again and again.
+    Internal,
+    /// Nothing.
+    Passing,
 }
 
 impl Action {
@@ -126,14 +137,15 @@ impl Action {
             Ok(outcome) => outcome,
             // The namespace is being deleted, or the kind is not defined.
             Err(ApplyError::Gone(why)) if matches!(self.kind, ActionKind::Apply(_)) => {
-                ActionOutcome::Failed(why, true)
+                ActionOutcome::Failed(why, Failure::Refused)
             }
             Err(ApplyError::Gone(why) | ApplyError::Conflict(why)) => {
                 tracing::debug!(object = %self.target, why, "outdated");
                 ActionOutcome::Outdated
             }
-            Err(ApplyError::Refused(why)) => ActionOutcome::Failed(why, true),
-            Err(ApplyError::Retry(why)) => ActionOutcome::Failed(why, false),
+            Err(ApplyError::Refused(why)) => ActionOutcome::Failed(why, Failure::Refused),
+            Err(ApplyError::Internal(why)) => ActionOutcome::Failed(why, Failure::Internal),
+            Err(ApplyError::Retry(why)) => ActionOutcome::Failed(why, Failure::Passing),
         }
     }
 
@@ -257,8 +269,9 @@ mod tests {
         let pod = fixtures::pod("a jobs=1").pod;
         let action = Action::on_pod(&pod, ActionKind::SetBusyLabel(Arc::clone(&pod), true));
         for (code, done) in [
-            (500, ActionOutcome::Failed("it says no".into(), false)),
-            (403, ActionOutcome::Failed("it says no".into(), true)),
+            (503, ActionOutcome::Failed("it says no".into(), Failure::Passing)),
+            (500, ActionOutcome::Failed("it says no".into(), Failure::Internal)),
+            (403, ActionOutcome::Failed("it says no".into(), Failure::Refused)),
             (404, ActionOutcome::Outdated),
         ] {
             let (applier, pods) = answered(code);

@@ -21,7 +21,7 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::action::{Action, ActionKind, ActionOutcome};
+use super::action::{Action, ActionKind, ActionOutcome, Failure};
 use super::events::FleetEvents;
 use super::evictions::BudgetFacts;
 use super::fleet::Fleet;
@@ -45,6 +45,9 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const BATCH_MAX: usize = 1_024;
 /// Calls that one batch makes.
 const ACTIONS_MAX: usize = 256;
+/// An object on which the API server fails so often with the same words is refused: about two
+/// seconds, so that a passing failure is none.
+const REPEATED: u32 = 3;
 /// Calls in flight at once.
 const CONCURRENT_CALLS_MAX: usize = 16;
 
@@ -446,11 +449,16 @@ impl FleetReconciler {
         let is_workload = action.is_workload();
         match done {
             ActionOutcome::Outdated => {}
-            ActionOutcome::Failed(why, is_refused) => {
+            ActionOutcome::Failed(why, failure) => {
                 if self.state.failures.failed(action.target.clone(), why.clone(), now) {
                     tracing::warn!(object = %action.target, why, "cannot write the object: \
                                                                   retrying");
                 }
+                let is_refused = match failure {
+                    Failure::Refused => true,
+                    Failure::Internal => self.state.failures.times(&action.target) >= REPEATED,
+                    Failure::Passing => false,
+                };
                 if is_refused && is_workload {
                     self.report_rejection(name, fleet, why);
                 }

@@ -27,9 +27,10 @@ impl From<ApplyError> for ObjectError {
         match error {
             ApplyError::Refused(why) => Self::Rejected(why),
             // The next watch event shows how the object is.
-            ApplyError::Gone(why) | ApplyError::Conflict(why) | ApplyError::Retry(why) => {
-                Self::Retry(why)
-            }
+            ApplyError::Gone(why)
+            | ApplyError::Conflict(why)
+            | ApplyError::Internal(why)
+            | ApplyError::Retry(why) => Self::Retry(why),
         }
     }
 }

@@ -158,7 +158,8 @@ impl<K: StatusResource> StatusWriter<K> {
             Ok(()) => self.failures.succeeded(&target),
             // It has changed or is another object: it is read again.
             Err(ApplyError::Conflict(_) | ApplyError::Gone(_)) => entry.known = None,
-            Err(ApplyError::Refused(why)) => {
+            // It is about this object: the statuses of others are written meanwhile.
+            Err(ApplyError::Refused(why) | ApplyError::Internal(why)) => {
                 entry.known = None;
                 metrics.status_write_failed();
                 let StatusTarget { namespace, name, .. } = &target;
