@@ -63,13 +63,15 @@ pub struct Metadata {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WorkerClusterSpec {
     /// The budget: the most jobs that run at once over all workers; draining, surging and silent
-    /// ones count too. Lowering it ends no job. `kubectl scale` changes this field. Left out with
-    /// maxJobsPerWorker where workers only own streams: no job runs then.
+    /// ones count too. Lowering it ends no job. `kubectl scale` and autoscalers change this field:
+    /// leave it out of what is applied where they do. 0 unless given: no job runs then, as where
+    /// workers only own streams.
+    // The default is the schema's: the scale subresource fails where the field is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = limits::JOBS_MAX))]
+    #[schemars(range(max = limits::JOBS_MAX), extend("default" = 0))]
     pub max_jobs: Option<u32>,
     /// The most jobs that one worker takes. A workload that is made gets maxJobs /
-    /// maxJobsPerWorker replicas, rounded up. Given where maxJobs is.
+    /// maxJobsPerWorker replicas, rounded up. Given where maxJobs is above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = limits::JOBS_PER_WORKER_MAX))]
     pub max_jobs_per_worker: Option<u32>,

@@ -109,6 +109,16 @@ async fn kubectl_explains_lists_and_scales() {
     let budget = access.kubectl(&[&within[..], &["get", "wc", "builds", "-o", path]].concat());
     assert_eq!(budget, "20");
 
+    // What is in Git leaves the number to whoever scales: applied again, it stays.
+    let in_git = object("WorkerCluster", "scaled", json!({ "maxJobsPerWorker": 3 })).to_string();
+    let server_side = [&within[..], &["apply", "--server-side", "-f", "-"]].concat();
+    for number in ["0", "20"] {
+        access.try_kubectl_with(&server_side, &in_git).expect("it is taken");
+        let get = [&within[..], &["get", "wc", "scaled", "-o", path]].concat();
+        assert_eq!(access.kubectl(&get), number);
+        access.kubectl(&[&within[..], &["scale", "wc/scaled", "--replicas=20"]].concat());
+    }
+
     let typo = wc.replace("maxJobsPerWorker", "maxJobPerWorker");
     let apply = [&within[..], &["apply", "-f", "-"]].concat();
     let refusal = access.try_kubectl_with(&apply, &typo).expect_err("a field that does not exist");
@@ -151,7 +161,7 @@ fn wrong_clusters() -> Vec<(Value, &'static str)> {
     let stateful = json!({ "kind": "StatefulSet" });
     let made = |workload: Value| cluster(json!({ "template": template, "workload": workload }));
     vec![
-        (cluster(json!({ "maxJobs": null })), "gives one of maxJobs and maxJobsPerWorker"),
+        (cluster(json!({ "maxJobsPerWorker": null })), "gives maxJobs without maxJobsPerWorker"),
         (cluster(json!({ "maxJobs": -1 })), "greater than or equal to 0"),
         (cluster(json!({ "maxJobs": 10_000_001 })), "less than or equal to 10000000"),
         (cluster(json!({ "maxJobs": "8" })), "must be of type integer"),
@@ -261,6 +271,8 @@ async fn omitted_fields_get_their_defaults() {
         "lease": { "ttl": "10s", "floor": 0 },
     });
     assert_eq!(spec(&whole), wanted);
+    let none = admit(&client, &cluster(json!({ "maxJobs": null }))).await.expect("0 jobs");
+    assert_eq!(spec(&none)["maxJobs"], 0);
     let template = json!({ "spec": { "containers": [{ "name": "w", "anything": [1, true] }] } });
     let made = cluster(json!({ "template": template, "workload": {}, "drain": {} }));
     wanted["template"] = template;

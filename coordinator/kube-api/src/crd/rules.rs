@@ -37,15 +37,15 @@ pub(super) fn worker_cluster(schema: &mut Value) {
             ),
         ),
         rule(
-            "has(self.maxJobs) == has(self.maxJobsPerWorker)",
-            "gives one of maxJobs and maxJobsPerWorker: give both, or neither where workers only \
+            "self.maxJobs == 0 || has(self.maxJobsPerWorker)",
+            "gives maxJobs without maxJobsPerWorker: add it, or leave both out where workers only \
              own streams",
         ),
         rule(
-            "has(self.maxJobs) || \
+            "has(self.maxJobsPerWorker) || \
              (!has(self.template) && !(has(self.workloadRef) && self.workloadRef.scale))",
-            "makes or scales workers, but maxJobs does not say how many: add it and \
-             maxJobsPerWorker (5 and 1 make five workers)",
+            "makes or scales workers, but does not say how many: add maxJobsPerWorker, and maxJobs \
+             unless an autoscaler sets it (5 jobs, 1 per worker, make five workers)",
         ),
     ]);
     add(schema, "spec", rules);

@@ -12,7 +12,7 @@ use super::super::manifest::{
 };
 use super::super::tree::Node;
 use super::super::values::CountOrPercent;
-use super::{Checker, agent, is_given};
+use super::{Checker, Origin, agent, is_given};
 
 /// What makes the workers, as a WorkerCluster or a class says it.
 pub(super) struct WorkloadFields<'a> {
@@ -60,11 +60,15 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that both numbers of jobs are given, or neither, where workers only own streams.
+    /// Checks that both numbers of jobs are given, or neither, where workers only own streams. The
+    /// jobs of an object are 0 where they are not given: an autoscaler may set them.
     fn both_or_neither(&mut self, root: &Node, spec: &WorkerClusterSpec) {
+        let is_object = self.home != Origin::File;
         let given = ["maxJobs", "maxJobsPerWorker"].map(|field| is_given(root, field));
         let (field, other) = match given {
+            [false, true] if is_object => return,
             [false, true] => ("maxJobs", "maxJobsPerWorker"),
+            [true, false] if is_object && spec.jobs().0 == 0 && !makes_or_scales(spec) => return,
             [true, false] => ("maxJobsPerWorker", "maxJobs"),
             [false, false] if makes_or_scales(spec) => {
                 let message = "is missing, and says how many workers to make: add it and \
