@@ -19,7 +19,7 @@ use crate::workqueue::{Delays, Failures};
 
 /// An unchanged object is written again after this time: not every change by others is visible in
 /// its generation.
-const REPAIR_EVERY: Duration = Duration::from_secs(60);
+const REPAIR_EVERY: Duration = Duration::from_secs(600);
 /// How long an object waits after a failure.
 const RETRY_DELAYS: Delays =
     Delays { first: Duration::from_millis(500), longest: Duration::from_secs(30) };

@@ -22,8 +22,10 @@ use crate::workqueue::{Backoff, Delays, Failures, WorkQueue};
 
 /// The shortest time between two writes of one object.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// The same if only numbers differ.
+/// The same if only numbers differ and the objects are few.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(5);
+/// The same for each of many objects: figures alone cost at most two writes a second of a kind.
+const FIGURES_INTERVAL_PER_OBJECT: Duration = Duration::from_millis(500);
 /// How long an object waits after a failure, and all objects while the API server is away.
 const RETRY_DELAYS: Delays =
     Delays { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
@@ -109,6 +111,7 @@ impl<K: StatusResource> StatusWriter<K> {
             return;
         }
         let mut desired: BTreeMap<StatusTarget, F> = desired.into_iter().collect();
+        let figures_every = figures_interval(desired.len());
         self.entries.retain(|target, _| desired.contains_key(target));
         self.failures.retain(|target, _| desired.contains_key(target));
         let due = desired.keys().filter(|target| self.failures.is_due(target, now));
@@ -121,7 +124,8 @@ impl<K: StatusResource> StatusWriter<K> {
                 let mut entry = self.entries.remove(&target).unwrap_or_default();
                 let applier = &applier;
                 running.push(async move {
-                    let result = answer(entry.sync::<K>(applier, &target, make)).await;
+                    let result =
+                        answer(entry.sync::<K>(applier, &target, make, figures_every)).await;
                     (target, entry, result)
                 });
             }
@@ -185,6 +189,7 @@ impl<S: Serialize> StatusEntry<S> {
         applier: &Applier,
         target: &StatusTarget,
         make: impl Fn(&S) -> S,
+        figures_every: Duration,
     ) -> Result<(), ApplyError> {
         let api = applier.api::<K>(&target.namespace);
         let (current, version) = match self.known.take() {
@@ -192,7 +197,7 @@ impl<S: Serialize> StatusEntry<S> {
             None => status_and_version(applier.get(&api, &target.name).await?),
         };
         let desired = make(&current);
-        if !is_due::<K>(&current, &desired, self.wrote_at, clock::now()) {
+        if !is_due::<K>(&current, &desired, self.wrote_at, figures_every, clock::now()) {
             self.known = Some((current, version));
             return Ok(());
         }
@@ -219,11 +224,18 @@ fn status_and_version<K: StatusResource>(object: K) -> (K::Status, Option<String
     (object.into_status().unwrap_or_default(), version)
 }
 
+/// The shortest time between two writes of one object of so many if only numbers differ.
+fn figures_interval(objects: usize) -> Duration {
+    let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+    FIGURES_INTERVAL.max(FIGURES_INTERVAL_PER_OBJECT.saturating_mul(objects))
+}
+
 /// Whether a status is to be written now.
 fn is_due<K: StatusResource>(
     current: &K::Status,
     desired: &K::Status,
     wrote_at: Option<Moment>,
+    figures_every: Duration,
     now: Moment,
 ) -> bool {
     if current == desired {
@@ -231,7 +243,7 @@ fn is_due<K: StatusResource>(
     }
     let Some(wrote_at) = wrote_at else { return true };
     let every = if K::without_figures(current) == K::without_figures(desired) {
-        FIGURES_INTERVAL
+        figures_every
     } else {
         WRITE_INTERVAL
     };
@@ -254,7 +266,8 @@ mod tests {
     fn writes_a_status_only_on_change_and_figures_less_often() {
         let current = WorkerClusterStatus::default();
         let due = |desired: &WorkerClusterStatus, wrote: Option<u64>, now| {
-            is_due::<WorkerCluster>(&current, desired, wrote.map(at), at(now))
+            let every = figures_interval(10);
+            is_due::<WorkerCluster>(&current, desired, wrote.map(at), every, at(now))
         };
         assert!(!due(&current, None, 60_000));
         let jobs = JobCounts { running: 1, ..JobCounts::default() };
@@ -266,5 +279,12 @@ mod tests {
         let change = WorkerClusterStatus { workers, ..figures };
         assert!(!due(&change, Some(0), 999));
         assert!(due(&change, Some(0), 1_000));
+    }
+
+    #[test]
+    fn figures_of_many_objects_are_written_twice_a_second_in_all() {
+        for (objects, seconds) in [(0, 5), (10, 5), (11, 5), (200, 100), (1_000, 500)] {
+            assert_eq!(figures_interval(objects).as_secs(), seconds, "{objects}");
+        }
     }
 }
