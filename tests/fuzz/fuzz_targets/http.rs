@@ -1,13 +1,6 @@
 //! Fuzzes `leasehold_fuzz::http`.
-#![allow(unexpected_cfgs, reason = "only a build for the fuzzers sets `fuzzing`")]
-#![cfg_attr(fuzzing, no_main)]
+#![no_main]
 
-#[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     leasehold_fuzz::watchdog::watch(leasehold_fuzz::http::run, input)
 });
-
-#[cfg(not(fuzzing))]
-fn main() {
-    eprintln!("this program has no fuzzing engine: run tests/tools/fuzz http");
-}

@@ -1,8 +1,9 @@
 """Builds and runs the fuzzers of `tests/fuzz`.
 
-They are built as `cargo fuzz run --dev --sanitizer none` builds them: by the pinned compiler, whose
-flags make LLVM count what an input reaches. So neither a nightly compiler nor `cargo fuzz` is
-needed. What a fuzzer has found stays in `.cache/fuzz`, and the next run goes on from there.
+The pinned compiler builds them: `tests/tools/rustc_for_fuzzers` gives it the flags of `cargo fuzz`
+for the crates of the workspace, and the libraries are those of every other build. So neither a
+nightly compiler nor `cargo fuzz` is needed. What a fuzzer has found stays in `.cache/fuzz`, and the
+next run goes on from there.
 """
 
 import hashlib
@@ -19,20 +20,7 @@ from .binaries import CARGO_FLAGS, ROOT, BuildFailed
 
 PACKAGE = ROOT / "tests/fuzz"
 CACHE = ROOT / ".cache/fuzz"
-# The flags of cargo-fuzz in its order: then it finds what was built here.
-FLAGS = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "--cfg fuzzing",
-    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
-    "-Cllvm-args=-sanitizer-coverage-stack-depth",
-    "-Cdebug-assertions",
-]
-# Without it most libraries run ten times slower; a higher one takes longer to build.
-OPT_LEVEL = "1"
+WRAPPER = ROOT / "tests/tools/rustc_for_fuzzers"
 # How long a program may take beyond its time: for the inputs that it begins with, and for its
 # watchdog, which ends it with an input that takes 30 s.
 LATE_SECONDS_MAX = 300
@@ -59,8 +47,7 @@ class Fuzzer:
     @property
     def program(self) -> Path:
         """Its program, once it is built."""
-        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-        return ROOT / target / triple() / "debug" / self.name
+        return CACHE / self.name / "program"
 
     @property
     def corpus(self) -> Path:
@@ -117,24 +104,22 @@ def build(some: list[Fuzzer]) -> None:
     if reason:
         raise BuildFailed(reason)
     bins = [word for one in some for word in ("--bin", one.name)]
-    command = ["cargo", "build", *CARGO_FLAGS, "-p", "leasehold-fuzz", *bins, "--target", triple()]
-    # cargo-fuzz begins with a blank, and puts the flags of its caller at the end.
-    flags = " ".join(["", *FLAGS, *os.environ.get("RUSTFLAGS", "").split()])
-    environment = {"CARGO_PROFILE_DEV_OPT_LEVEL": OPT_LEVEL, **os.environ, "RUSTFLAGS": flags}
+    # As a part of the whole workspace, whose libraries have more features than this crate asks for.
+    command = ["cargo", "build", *CARGO_FLAGS, "--workspace", "--features", "leasehold-fuzz/engine",
+               *bins]
+    environment = {**os.environ, "RUSTC_WORKSPACE_WRAPPER": str(WRAPPER)}
     if subprocess.run(command, cwd=ROOT, env=environment).returncode != 0:
         raise BuildFailed(" ".join(command))
+    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+    for one in some:
+        one.program.parent.mkdir(parents=True, exist_ok=True)
+        one.program.unlink(missing_ok=True)
+        shutil.copy2(target / profile() / one.name, one.program)
 
 
-def triple() -> str:
-    """This machine, as the compiler names it."""
-    global _triple
-    if _triple is None:
-        shown = subprocess.run(["rustc", "-vV"], check=True, text=True, stdout=subprocess.PIPE)
-        _triple = re.search(r"^host: (\S+)$", shown.stdout, re.MULTILINE)[1]
-    return _triple
-
-
-_triple: str | None = None
+def profile() -> str:
+    """The folder of the programs that cargo builds."""
+    return "release" if "--release" in CARGO_FLAGS else "debug"
 
 
 def has_passed(fuzzer: Fuzzer, seconds: int) -> bool:
