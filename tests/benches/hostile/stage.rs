@@ -180,7 +180,10 @@ impl Stage {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), HONEST);
         let trial = PostParams { dry_run: true, ..PostParams::default() };
         let created = pods.create(&trial, &Self::asked_pod(replica)).await;
-        let pod = created.map_err(|error| error.to_string())?;
+        let pod = created.map_err(|error| match error {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        })?;
         let spec = pod.spec.unwrap_or_default();
         let mut sidecars = spec.init_containers.into_iter().flatten();
         let is_injected = sidecars.any(|container| container.name == "leasehold-agent");

@@ -52,7 +52,8 @@ impl Verdict {
             row(
                 &name,
                 format!(
-                    "at most {} MiB of {MEMORY_MAX_MIB}, of them {} of the process itself",
+                    "at most {} MiB of {MEMORY_MAX_MIB} in its control group; {} MiB resident, \
+                     with the program's own pages",
                     replica.memory_bytes / MIB,
                     replica.resident_bytes / MIB
                 ),
@@ -107,11 +108,12 @@ impl Verdict {
             fails(replica.ended, format!("{name} has ended"));
             let changes = replica.leadership_changes;
             fails(changes > 0, format!("{name}: {changes} looks at another leadership"));
-            let memory = replica.memory_bytes / MIB;
+            let memory = replica.memory_bytes.max(replica.resident_bytes) / MIB;
             fails(memory >= MEMORY_MAX_MIB, format!("{name} has used {memory} MiB"));
             let webhook = &replica.webhook;
-            for why in &webhook.failures {
-                fails(true, format!("{name}: a pod was not injected: {why}"));
+            if let Some(last) = webhook.failures.last() {
+                let count = webhook.failures.len();
+                fails(true, format!("{name}: {count} pods were not injected; the last: {last}"));
             }
             let longest = webhook.quantile(1.0);
             let took = format!("{name}: an answer about a pod took {}", milliseconds(longest));
