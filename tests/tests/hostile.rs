@@ -203,6 +203,18 @@ async fn probes_are_answered_while_slow_peers_fill_the_port() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_with_many_connections_take_places_of_their_own() {
+    let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let ready = || get(coordinator.http, "/readyz").filter(|(status, _)| *status == 200);
+    soon("a ready coordinator", ready).await;
+    let mut kept = kept::after_a_request(coordinator.http).await.expect("an answer");
+    // Each attacker connects again when its connection has ended for another one's.
+    let attackers = Attackers::start(coordinator.http, IDLE_PEERS, &[Attack::Silence]);
+    soon("more connections", || (attackers.connected() >= 3 * IDLE_PEERS).then_some(())).await;
+    kept::ask(&mut kept).await.expect("an answer over the connection that was there before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_that_flood_beats_wait_and_no_other_agent_misses_a_renewal() {
     let fleet = Fleet::start();
     let before = fleet.tokens();

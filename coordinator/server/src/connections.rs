@@ -141,8 +141,8 @@ impl Listener {
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                place = places.take(), if is_waited_for => {
-                    if let Some((_, waiting)) = self.waiting.pop()
+                place = places.take(self.waiting.turns()), if is_waited_for => {
+                    if let Some(waiting) = self.waiting.pop(place.0.address())
                         && let Some(connection) = self.open(waiting, place)
                     {
                         return connection;

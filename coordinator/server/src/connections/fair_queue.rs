@@ -44,14 +44,19 @@ impl<T> FairQueue<T> {
         dropped.map(|entry| (longest, entry))
     }
 
-    /// Takes the oldest entry of the address whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<(IpAddr, T)> {
-        let address = self.turns.pop_front()?;
-        self.turns.push_back(address);
+    /// The addresses with entries, in the order of their turns.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = IpAddr> + Clone {
+        self.turns.iter().copied()
+    }
+
+    /// Takes the oldest entry of this address, whose next turn comes after all others.
+    pub(crate) fn pop(&mut self, address: IpAddr) -> Option<T> {
         let entry = self.of_address.get_mut(&address).and_then(VecDeque::pop_front)?;
+        self.turns.retain(|it| *it != address);
+        self.turns.push_back(address);
         self.len -= 1;
         self.forget_if_empty(address);
-        Some((address, entry))
+        Some(entry)
     }
 
     fn forget_if_empty(&mut self, address: IpAddr) {
@@ -70,14 +75,21 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
+    fn in_turn<T>(queue: &mut FairQueue<T>) -> Vec<T> {
+        let next = |queue: &mut FairQueue<T>| {
+            let address = queue.turns().next()?;
+            queue.pop(address)
+        };
+        std::iter::from_fn(|| next(queue)).collect()
+    }
+
     #[test]
     fn addresses_take_turns() {
         let mut queue = FairQueue::new(10);
         for (of, entry) in [(1, "a"), (1, "b"), (1, "c"), (2, "d"), (2, "e"), (3, "f")] {
             assert_eq!(queue.push(address(of), entry), None);
         }
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(_, entry)| entry).collect();
-        assert_eq!(order, ["a", "d", "f", "b", "e", "c"]);
+        assert_eq!(in_turn(&mut queue), ["a", "d", "f", "b", "e", "c"]);
         assert!(queue.is_empty() && queue.turns.is_empty() && queue.of_address.is_empty());
     }
 
@@ -89,7 +101,6 @@ mod tests {
         }
         assert_eq!(queue.push(address(2), "d"), Some((address(1), "c")));
         assert_eq!(queue.push(address(1), "e"), Some((address(1), "e")));
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(_, entry)| entry).collect();
-        assert_eq!(order, ["a", "d", "b"]);
+        assert_eq!(in_turn(&mut queue), ["a", "d", "b"]);
     }
 }

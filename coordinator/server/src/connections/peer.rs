@@ -3,6 +3,7 @@
 //! Invariant: a connection without an allowed call has a deadline and a place that another
 //! connection may take.
 
+use std::iter;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -180,7 +181,7 @@ impl Drop for AllowedCall {
         }
         standing.of_caller = None;
         let now = Instant::now();
-        let idle_max = match peer.0.places.try_take(now) {
+        let idle_max = match peer.0.places.try_take(iter::once(peer.0.address.ip()), now) {
             Ok(taken) => {
                 standing.place = Some(taken);
                 IDLE_MAX

@@ -1,7 +1,9 @@
 //! The places of a port's connections. If there is no free one, a new connection takes the place of
-//! the oldest, so that peers that hold connections and do nothing keep nobody out.
+//! the oldest one from the address that has the most, so that peers that hold connections and do
+//! nothing keep nobody out, and peers that open many take places of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// How long a new connection keeps its place although another one wants it: long enough for a
-/// handshake and a request on a busy machine.
+/// How long a new connection keeps its place although another one from an address with as many
+/// wants it: long enough for a handshake and a request on a busy machine.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The places of one port.
@@ -24,21 +26,33 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// The first is the oldest.
-    holders: BTreeMap<u64, Holder>,
+    count: usize,
+    /// Of each address; the first is the oldest.
+    of_address: HashMap<IpAddr, BTreeMap<u64, Holder>>,
 }
 
 #[derive(Debug)]
 struct Holder {
-    /// Until then no other connection takes the place.
+    /// Until then no other connection takes the place, but one from an address with fewer.
     kept_until: Instant,
     evict: oneshot::Sender<()>,
+}
+
+/// The place that is given up next.
+#[derive(Debug)]
+struct NextPlace {
+    address: IpAddr,
+    number: u64,
+    kept_until: Instant,
+    /// The places that its address has.
+    count: usize,
 }
 
 /// One connection's place; free again on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
+    address: IpAddr,
     number: AtomicU64,
 }
 
@@ -51,11 +65,15 @@ impl Places {
         Arc::new(Self { total, state: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Takes a place; waits while all places are taken by connections that keep theirs.
-    pub(crate) async fn take(self: &Arc<Self>) -> (Place, Evicted) {
+    /// Takes a place for the first of these addresses that gets one. Waits while all places are
+    /// taken by connections that keep theirs.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        addresses: impl Iterator<Item = IpAddr> + Clone,
+    ) -> (Place, Evicted) {
         loop {
             let freed = self.freed.notified();
-            match self.try_take(Instant::now()) {
+            match self.try_take(addresses.clone(), Instant::now()) {
                 Ok(taken) => return taken,
                 Err(kept_until) => tokio::select! {
                     () = freed => {}
@@ -65,22 +83,36 @@ impl Places {
         }
     }
 
-    /// Takes a place, or returns until when the oldest one is kept.
-    pub(super) fn try_take(self: &Arc<Self>, now: Instant) -> Result<(Place, Evicted), Instant> {
+    /// Takes a place for the first of these addresses that gets one, or returns until when the
+    /// place is kept that is given up next.
+    pub(super) fn try_take(
+        self: &Arc<Self>,
+        mut addresses: impl Iterator<Item = IpAddr>,
+        now: Instant,
+    ) -> Result<(Place, Evicted), Instant> {
         let mut state = self.state();
-        if state.holders.len() >= self.total
-            && let Some(oldest) = state.holders.first_entry()
-        {
-            let kept_until = oldest.get().kept_until;
-            if now < kept_until {
-                return Err(kept_until);
+        let next = if state.count < self.total { None } else { state.given_up_next(now) };
+        let address = match &next {
+            // Thousands may wait where each has one place.
+            Some(next) if next.kept_until > now && next.count == 1 => None,
+            Some(next) if next.kept_until > now => {
+                addresses.find(|address| state.count_of(address) + 1 < next.count)
             }
-            // The connection may end by itself now.
-            let _ = oldest.remove().evict.send(());
+            Some(_) | None => addresses.next(),
+        };
+        match (address, next) {
+            (Some(address), next) => {
+                if let Some(evicted) = next.and_then(|it| state.remove(it.address, it.number)) {
+                    // The connection may end by itself now.
+                    let _ = evicted.evict.send(());
+                }
+                let (evict, evicted) = oneshot::channel();
+                let number = state.insert(address, Holder { kept_until: now + KEPT_FOR, evict });
+                let places = Arc::clone(self);
+                Ok((Place { places, address, number: number.into() }, evicted))
+            }
+            (None, next) => Err(next.map_or(now, |it| it.kept_until)),
         }
-        let (evict, evicted) = oneshot::channel();
-        let number = state.insert(Holder { kept_until: now + KEPT_FOR, evict });
-        Ok((Place { places: Arc::clone(self), number: number.into() }, evicted))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,11 +121,42 @@ impl Places {
 }
 
 impl State {
-    fn insert(&mut self, holder: Holder) -> u64 {
+    fn count_of(&self, address: &IpAddr) -> usize {
+        self.of_address.get(address).map_or(0, BTreeMap::len)
+    }
+
+    /// The place that is given up next: of the addresses that have the most, the oldest one that
+    /// is not kept, or the one that is kept for the shortest time.
+    fn given_up_next(&self, now: Instant) -> Option<NextPlace> {
+        let count = self.of_address.values().map(BTreeMap::len).max()?;
+        let with_most = self.of_address.iter().filter(|(_, holders)| holders.len() == count);
+        let places = with_most.flat_map(|(&address, holders)| {
+            holders.iter().map(move |(&number, holder)| NextPlace {
+                address,
+                number,
+                kept_until: holder.kept_until,
+                count,
+            })
+        });
+        places.min_by_key(|place| (place.kept_until.max(now), place.number))
+    }
+
+    fn insert(&mut self, address: IpAddr, holder: Holder) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.holders.insert(number, holder);
+        self.count += 1;
+        self.of_address.entry(address).or_default().insert(number, holder);
         number
+    }
+
+    fn remove(&mut self, address: IpAddr, number: u64) -> Option<Holder> {
+        let holders = self.of_address.get_mut(&address)?;
+        let removed = holders.remove(&number)?;
+        self.count -= 1;
+        if holders.is_empty() {
+            self.of_address.remove(&address);
+        }
+        Some(removed)
     }
 }
 
@@ -103,12 +166,18 @@ impl Place {
         Arc::clone(&self.places)
     }
 
+    /// The address that has it.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Makes the connection the newest, and keeps its place for this time.
     pub(crate) fn keep(&self, time: Duration) {
         let mut state = self.places.state();
         let number = self.number.load(Ordering::Relaxed);
-        if let Some(holder) = state.holders.remove(&number) {
-            let number = state.insert(Holder { kept_until: Instant::now() + time, ..holder });
+        if let Some(holder) = state.remove(self.address, number) {
+            let holder = Holder { kept_until: Instant::now() + time, ..holder };
+            let number = state.insert(self.address, holder);
             self.number.store(number, Ordering::Relaxed);
         }
     }
@@ -116,7 +185,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.state().holders.remove(&self.number.load(Ordering::Relaxed));
+        self.places.state().remove(self.address, self.number.load(Ordering::Relaxed));
         self.places.freed.notify_one();
     }
 }
@@ -127,33 +196,91 @@ mod tests {
 
     use super::*;
 
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn take(places: &Arc<Places>, of: u8, now: Instant) -> (Place, Evicted) {
+        places.try_take([address(of)].into_iter(), now).expect("a place")
+    }
+
     #[tokio::test]
     async fn a_new_connection_takes_the_place_of_the_oldest_that_does_not_keep_it() {
         let (places, now) = (Places::new(3), Instant::now());
-        let take = |now| places.try_take(now).expect("a place");
-        let (first, mut first_evicted) = take(now);
-        let (_second, mut second_evicted) = take(now);
-        let _third = take(now);
-        assert_eq!(places.try_take(now).expect_err("none is old"), now + KEPT_FOR);
+        let (first, mut first_evicted) = take(&places, 1, now);
+        let (_second, mut second_evicted) = take(&places, 1, now);
+        let _third = take(&places, 1, now);
+        let kept = places.try_take([address(1)].into_iter(), now);
+        assert_eq!(kept.expect_err("none is old"), now + KEPT_FOR);
         first.keep(KEPT_FOR);
-        let _fourth = take(now + KEPT_FOR);
+        let _fourth = take(&places, 1, now + KEPT_FOR);
         assert_eq!(first_evicted.try_recv(), Err(TryRecvError::Empty), "it is newer now");
         assert_eq!(second_evicted.try_recv(), Ok(()));
     }
 
     #[tokio::test]
+    async fn a_place_that_is_kept_for_long_keeps_no_younger_one() {
+        let (places, now) = (Places::new(2), Instant::now());
+        let (first, mut first_evicted) = take(&places, 1, now);
+        first.keep(100 * KEPT_FOR);
+        let (_second, mut second_evicted) = take(&places, 1, now);
+        let _third = take(&places, 1, now + KEPT_FOR);
+        assert_eq!(first_evicted.try_recv(), Err(TryRecvError::Empty));
+        assert_eq!(second_evicted.try_recv(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_kept_for_long_keeps_none_of_another_address() {
+        let (places, now) = (Places::new(2), Instant::now());
+        let (first, mut first_evicted) = take(&places, 1, now);
+        first.keep(100 * KEPT_FOR);
+        let (_second, mut second_evicted) = take(&places, 2, now);
+        let _third = take(&places, 3, now + KEPT_FOR);
+        assert_eq!(first_evicted.try_recv(), Err(TryRecvError::Empty));
+        assert_eq!(second_evicted.try_recv(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn an_address_that_opens_many_connections_ends_its_own() {
+        let (places, now) = (Places::new(3), Instant::now());
+        let (_other, mut other_evicted) = take(&places, 1, now);
+        let mut many: Vec<_> = (0..2).map(|_| take(&places, 2, now)).collect();
+        for round in 1..10 {
+            // The other connection is the oldest, and is not kept any more.
+            many.push(take(&places, 2, now + KEPT_FOR * round));
+        }
+        assert_eq!(other_evicted.try_recv(), Err(TryRecvError::Empty));
+        let ended = many.iter_mut().filter_map(|(_, evicted)| evicted.try_recv().ok());
+        assert_eq!(ended.count(), 9);
+    }
+
+    #[tokio::test]
+    async fn an_address_with_fewer_places_waits_for_none_that_another_keeps() {
+        let (places, now) = (Places::new(3), Instant::now());
+        let mut many: Vec<_> = (0..3).map(|_| take(&places, 1, now)).collect();
+        let waiting = [address(1), address(2)];
+        let (place, _) = places.try_take(waiting.into_iter(), now).expect("a place");
+        assert_eq!(place.address(), address(2), "the first in turn has the most");
+        assert_eq!(many[0].1.try_recv(), Ok(()));
+        // Of two addresses with as many, none takes a kept one of the other.
+        let kept = places.try_take(waiting.into_iter(), now);
+        assert_eq!(kept.expect_err("all are kept"), now + KEPT_FOR);
+    }
+
+    #[tokio::test]
     async fn a_freed_place_goes_to_the_next_and_leaves_nothing_behind() {
         let places = Places::new(1);
-        let (place, evicted) = places.take().await;
+        let waiting = std::iter::once(address(1));
+        let (place, evicted) = places.take(waiting.clone()).await;
         let next = tokio::spawn({
             let places = Arc::clone(&places);
-            async move { places.take().await }
+            async move { places.take(waiting).await }
         });
         tokio::task::yield_now().await;
         drop(place);
         assert!(evicted.await.is_err(), "it was freed, not evicted");
         drop(next.await.expect("no panic"));
         let state = places.state();
-        assert!(state.holders.is_empty(), "{state:?}");
+        assert!(state.of_address.is_empty() && state.count == 0, "{state:?}");
     }
 }
