@@ -88,7 +88,7 @@ fn check_file_system(path: &Path) -> anyhow::Result<()> {
     let shown = path.display().to_string();
     let found = statfs(path)
         .with_context(|| format!("cannot find out the file system of --state-dir {shown}"))?;
-    match file_system::with_unproven_locks(found.f_type) {
+    match file_system::with_untested_locks(found.f_type) {
         None => Ok(()),
         Some(name) => bail!(file_system::refusal(&shown, name)),
     }

@@ -88,7 +88,7 @@ mod tests {
             "leasehold_elections_total",
             "leasehold_depositions_total",
             "leasehold_renewals_total",
-            "leasehold_offences_total",
+            "leasehold_protocol_violations_total",
             "leasehold_epochs_ahead_total",
             "leasehold_losses_total",
             "leasehold_messages_received_total",

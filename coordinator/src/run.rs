@@ -249,7 +249,7 @@ pub async fn serve(
         histories,
     );
     metrics.show_watches(admin.watches());
-    let admin = AdminCalls::new(admin, for_people.clone(), Arc::clone(&sessions.gate), reach);
+    let admin = AdminCalls::new(admin, for_people.clone(), Arc::clone(&sessions.term_guard), reach);
     let state = HttpState {
         health,
         handle: for_people,

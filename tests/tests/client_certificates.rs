@@ -1,5 +1,5 @@
 //! With `--tls-client-ca` the name in a client's certificate decides what the client may do: an
-//! agent speaks for its own worker, and only an administrator gives orders. Real programs, and
+//! agent acts for its own worker, and only an administrator gives orders. Real programs, and
 //! certificates of an authority of the test's own.
 
 use std::net::SocketAddr;
@@ -45,13 +45,13 @@ const NAMES: [(&str, [bool; 4]); 6] = [
 ];
 
 /// A coordinator with mutual TLS, and the authority of its clients.
-struct Stage {
+struct TestReplicas {
     folder: tempfile::TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
     coordinator: Replica,
 }
 
-impl Stage {
+impl TestReplicas {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
@@ -137,17 +137,17 @@ fn pool_of_three(api: SocketAddr) -> Option<()> {
 
 #[test]
 fn an_agent_speaks_only_for_the_worker_in_its_certificate() {
-    let stage = Stage::start();
-    stage.certify("w-0", "leasehold://worker/builds/w-0");
+    let replicas = TestReplicas::start();
+    replicas.certify("w-0", "leasehold://worker/builds/w-0");
     let (own, other) = (free_address(), free_address());
-    let _agent = stage.agent("w-0", "w-0", own);
+    let _agent = replicas.agent("w-0", "w-0", own);
     eventually("the pool of w-0", || pool_of_three(own));
 
     // The certificate of w-0 under another name.
-    let (cert, key) = (stage.file("copy.pem"), stage.file("copy.key"));
-    std::fs::copy(stage.file("w-0.pem"), &cert).expect("a copy");
-    std::fs::copy(stage.file("w-0.key"), &key).expect("a copy");
-    let impostor = stage.agent("w-1", "copy", other);
+    let (cert, key) = (replicas.file("copy.pem"), replicas.file("copy.key"));
+    std::fs::copy(replicas.file("w-0.pem"), &cert).expect("a copy");
+    std::fs::copy(replicas.file("w-0.key"), &key).expect("a copy");
+    let impostor = replicas.agent("w-1", "copy", other);
     let refused = eventually("a refusal", || {
         impostor
             .log()
@@ -167,7 +167,7 @@ fn an_agent_speaks_only_for_the_worker_in_its_certificate() {
     assert!(lease(own).is_some_and(|lease| lease["connected"] == true));
 
     // Its own certificate, in the same files.
-    stage.certify("copy", "leasehold://worker/builds/w-1");
+    replicas.certify("copy", "leasehold://worker/builds/w-1");
     eventually("the pool of w-1", || pool_of_three(other));
 }
 
@@ -186,10 +186,10 @@ fn is_allowed<T>(answer: Result<T, Status>, what: &str) -> bool {
 
 #[tokio::test]
 async fn the_name_in_a_certificate_decides_which_calls_a_client_may_make() {
-    let stage = Stage::start();
+    let replicas = TestReplicas::start();
     let (cluster, worker) = (|| "builds".to_owned(), || "w-9".to_owned());
     for (name, want) in NAMES {
-        let channel = stage.client(name).await;
+        let channel = replicas.client(name).await;
         let mut admin = AdminServiceClient::new(channel.clone());
         let plan = PlanRequest { cluster: cluster(), ..PlanRequest::default() };
         let changes = WatchChangesRequest::default();
@@ -224,8 +224,8 @@ async fn the_name_in_a_certificate_decides_which_calls_a_client_may_make() {
 
 #[test]
 fn the_log_says_what_clients_prove() {
-    let stage = Stage::start();
-    let log = stage.coordinator.process.log();
+    let replicas = TestReplicas::start();
+    let log = replicas.coordinator.process.log();
     assert!(log.contains("the URI in a client's certificate decides"), "{log}");
     let open = tests::process::Coordinator::start(&[("all.yaml", MANIFESTS)]);
     eventually("the warning", || {

@@ -40,7 +40,7 @@ in_each_language!(
     an_agent_that_lost_its_memory_is_told_what_runs,
     streams_stop_before_their_leases_end,
     streams_of_a_silent_agent_stop_before_another_worker_owns_them,
-    a_worker_that_was_stopped_spoils_nothing_when_it_wakes,
+    a_worker_that_was_stopped_corrupts_nothing_when_it_wakes,
     a_worker_that_hangs_loses_its_streams_although_its_agent_lives,
     a_drain_ends_the_loops,
 );
@@ -122,7 +122,7 @@ fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fle
     fleet.judge();
 }
 
-fn a_worker_that_was_stopped_spoils_nothing_when_it_wakes(mut fleet: Fleet) {
+fn a_worker_that_was_stopped_corrupts_nothing_when_it_wakes(mut fleet: Fleet) {
     fleet.agents[0].process.signal(Signal::STOP);
     fleet.stop_worker(0);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));

@@ -197,7 +197,7 @@ fn manifest(jobs: u32) -> String {
     )
 }
 
-/// What a worker has written down.
+/// What a worker has stored.
 fn lines(journal: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -114,7 +114,7 @@ pub enum Notice {
     /// The journal could not be written, so the change did not take effect.
     JournalFailed(String),
     /// The coordinator violated the protocol.
-    Offence(&'static str),
+    ProtocolViolation(&'static str),
     /// A coordinator of another cell welcomed the agent, which obeys nothing of it.
     OtherCell {
         /// The cell that the agent belongs to.

@@ -63,13 +63,13 @@ pub struct Config {
     /// Whether it ends its worker at a drain's deadline: then it leaves once that has ended, not at
     /// the deadline.
     pub ends_worker: bool,
-    /// The amount by which it raises its incarnation above that of another agent of its name: a
-    /// random number from 1 to [`RAISE_MAX`], so that no other agent gets the same incarnation.
+    /// Random offset from 1 to [`RAISE_MAX`], in milliseconds, added when another agent already
+    /// uses this agent's incarnation, so that two agents never have the same one.
     pub raise: u64,
 }
 
-/// The most by which an agent raises its incarnation, in milliseconds: a later agent, whose
-/// incarnation is its clock, has a lower one for at most this time, and is then raised as well.
+/// The largest such offset, in milliseconds. A later agent's incarnation is its clock: it is lower
+/// for at most this time, and is then raised as well.
 pub const RAISE_MAX: u64 = 1 << 20;
 
 /// The state of one agent.

@@ -41,7 +41,7 @@ pub struct Lease {
     /// The streams that it owns or must release, by name.
     pub streams: Vec<StreamLease>,
     /// The shares of pipelines that it serves or must release, by name.
-    pub bindings: Vec<BindingLease>,
+    pub bindings: Vec<ShareLease>,
     /// No new job starts, and all streams and bindings must be released.
     pub draining: bool,
     /// Whether the agent is connected to a leader.
@@ -89,7 +89,7 @@ pub struct StreamLease {
 
 /// The lease of a pipeline's share as the worker sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BindingLease {
+pub struct ShareLease {
     /// The share.
     pub key: ShareKey,
     /// The fencing token for every write under the lease.

@@ -168,4 +168,4 @@ pub mod lease;
 pub use effect::{DrainCancelled, Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
 pub use holder::{Config, Holder, RAISE_MAX};
 pub use journal::{Journal, JournalError, Memory, Record};
-pub use lease::{BindingLease, Kinds, Lease, Outstanding, PoolView, Refused, StreamLease};
+pub use lease::{Kinds, Lease, Outstanding, PoolView, Refused, ShareLease, StreamLease};

@@ -275,7 +275,7 @@ impl Scenario {
                 Effect::Notice(Notice::NewerGeneration { own, newer }) => {
                     format!("of generation {own}, after {newer}")
                 }
-                Effect::Notice(Notice::Offence(what)) => format!("offence: {what}"),
+                Effect::Notice(Notice::ProtocolViolation(what)) => format!("violation: {what}"),
                 Effect::Notice(Notice::OtherCell { own, other }) => {
                     format!("of cell {}, the coordinator of {}", own.0, other.0)
                 }

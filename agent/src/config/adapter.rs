@@ -50,7 +50,7 @@ impl Adapter {
         }
     }
 
-    /// Whether those that call the worker API speak for the worker as a whole. With the other ones
+    /// Whether those that call the worker API act for the worker as a whole. With the other ones
     /// they may be the programs of single streams.
     pub(crate) fn callers_are_worker(&self) -> bool {
         !matches!(self, Self::Process(_) | Self::Command(_))

@@ -105,12 +105,15 @@ impl Core {
         }
     }
 
-    /// Plans what has changed, and decides what is granted, asked back and freed. Every message
-    /// that had arrived before `heard` has been handled. So silence is measured up to `heard` and
-    /// not up to `now`: a message of the worker may still wait.
-    pub fn settle(&mut self, now: Moment, heard: Moment) {
-        let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
-        self.replica_mut().begin_turn(heard.min(now));
+    /// Plans what has changed, and decides what is granted, revoked and freed.
+    ///
+    /// `received_up_to` is the receive watermark: all messages that arrived before it have been
+    /// handled. Silence is measured up to it and not up to `now`, because a later message may still
+    /// be queued.
+    pub fn settle(&mut self, now: Moment, received_up_to: Moment) {
+        let unread = mutation::on(Mutation::HearUnread);
+        let received_up_to = if unread { now } else { received_up_to };
+        self.replica_mut().begin_turn(received_up_to.min(now));
         self.read_manifest(now);
         self.continue_start(now);
         if let Role::Leader(leader) = &mut self.role {
@@ -179,9 +182,9 @@ impl Core {
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         match &self.role {
-            Role::Standby(standby) => Leadership::StandsBy(standby.leader.clone()),
-            Role::Starting(_) => Leadership::StandsBy(None),
-            Role::Leader(leader) => Leadership::Leads(leader.ledger.epoch()),
+            Role::Standby(standby) => Leadership::Standby(standby.leader.clone()),
+            Role::Starting(_) => Leadership::Standby(None),
+            Role::Leader(leader) => Leadership::Leader(leader.ledger.epoch()),
         }
     }
 

@@ -135,7 +135,7 @@ pub enum Notice {
         /// Under this token.
         token: Token,
     },
-    /// A stream was asked back.
+    /// A stream was revoked.
     StreamRevoked {
         /// From this worker.
         worker: WorkerKey,
@@ -204,7 +204,7 @@ pub enum Notice {
         epoch: Epoch,
     },
     /// A worker broke the protocol's rules and was disconnected.
-    Offence {
+    ProtocolViolation {
         /// The worker.
         worker: WorkerKey,
         /// The rule.
@@ -219,8 +219,20 @@ pub enum Freed {
     Released,
     /// Its time is over, and leadership was confirmed after that.
     Expired,
-    /// The platform says that the worker is gone.
+    /// The platform has declared the worker gone.
     Gone,
+}
+
+impl Freed {
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Gone => "gone",
+        }
+    }
 }
 
 /// When to wake the core, and why.

@@ -47,7 +47,7 @@ pub enum Event {
         /// Where agents are sent.
         leader: Option<String>,
     },
-    /// The platform has written down what these workers may hold, under this leader's epoch, and
+    /// The platform has stored what these workers may hold, under this leader's epoch, and
     /// leadership was confirmed after that. It applies only to these lives of the workers.
     Registered(Vec<(WorkerKey, Life, Exposure)>),
     /// The platform declares that nothing of these workers runs any longer.

@@ -1,4 +1,4 @@
-//! Exposures: the most that a worker may hold, written down before it is granted more. An entry
+//! Exposures: the most that a worker may hold, stored before it is granted more. An entry
 //! names the version of a list of sets and not the sets, so that it stays small. Invariant: an
 //! unknown or unreadable list or entry counts as everything.
 
@@ -12,7 +12,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, ClusterName, Epoch, Incarnation, SetName};
 
 /// How many lists of one cluster are remembered. An entry that names an older one counts as
-/// [`Sets::Any`].
+/// [`SetScope::Any`].
 const LISTS_MAX: usize = 16;
 
 /// Identifies a [`SetList`] by its content, for every replica and release.
@@ -21,7 +21,7 @@ pub struct SetsVersion(pub u64);
 
 /// The sets of which a worker may own streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sets {
+pub enum SetScope {
     /// It may own none.
     #[default]
     None,
@@ -47,7 +47,7 @@ pub struct Exposure {
     /// The largest pool.
     pub jobs_max: u32,
     /// The sets of which it may own streams.
-    pub sets: Sets,
+    pub sets: SetScope,
     /// The identity of that newest agent; none if it gives none, or names are not kept.
     pub identity: Option<AgentId>,
     /// The identity of that agent, names kept or not, where nothing of an earlier one was
@@ -77,7 +77,7 @@ pub struct SetList(BTreeMap<SetName, bool>);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetLists(BTreeMap<ClusterName, VecDeque<(SetsVersion, Arc<SetList>)>>);
 
-impl Sets {
+impl SetScope {
     /// Whether a lease that never ends by time may be among them.
     #[must_use]
     pub fn is_timeless(self) -> bool {
@@ -90,10 +90,10 @@ impl Sets {
 }
 
 impl Exposure {
-    /// The exposure that stands for an unreadable entry. It names the oldest possible agent, so
-    /// that the report of any living agent covers it. If two agents of one name live, the older
-    /// one's report may then count as complete. So a platform whose entries others can spoil admits
-    /// only the agent of the newest pod of a name.
+    /// The exposure that stands for an unreadable entry. It has incarnation 0, so that any agent's
+    /// report covers it. With two agents of one name the older one's report may then count as
+    /// complete. So a platform whose entries others can corrupt admits only the agent of the newest
+    /// pod of a name.
     #[must_use]
     pub fn anything() -> Self {
         if mutation::on(Mutation::UnreadableEntryIsNothing) {
@@ -103,7 +103,7 @@ impl Exposure {
             incarnation: Incarnation(0),
             ttl: TTL_MAX,
             jobs_max: JOBS_PER_WORKER_MAX,
-            sets: Sets::Any,
+            sets: SetScope::Any,
             identity: None,
             fresh_agent: None,
         }
@@ -111,7 +111,7 @@ impl Exposure {
 
     /// Whether it allows nothing.
     pub(crate) fn is_nothing(&self) -> bool {
-        self.jobs_max == 0 && self.sets == Sets::None
+        self.jobs_max == 0 && self.sets == SetScope::None
     }
 
     /// Whether nothing of an earlier agent was outstanding when this one was registered. An agent
@@ -160,9 +160,11 @@ impl Entry {
     pub fn join(&self, other: &Self) -> Self {
         let (one, two) = (&self.exposure, &other.exposure);
         let sets = match (one.sets, two.sets) {
-            (Sets::None, sets) | (sets, Sets::None) => sets,
+            (SetScope::None, sets) | (sets, SetScope::None) => sets,
             (one, two) if one == two => one,
-            (Sets::Listed { .. } | Sets::Any, Sets::Listed { .. } | Sets::Any) => Sets::Any,
+            (SetScope::Listed { .. } | SetScope::Any, SetScope::Listed { .. } | SetScope::Any) => {
+                SetScope::Any
+            }
         };
         let exposure = Exposure {
             incarnation: one.incarnation.max(two.incarnation),
@@ -198,12 +200,12 @@ impl SetList {
 
     /// The sets of an exposure whose worker may own streams of this list.
     #[must_use]
-    pub fn sets(&self) -> Sets {
+    pub fn sets(&self) -> SetScope {
         if self.0.is_empty() {
-            Sets::None
+            SetScope::None
         } else {
             let timeless = self.0.values().any(|timeless| *timeless);
-            Sets::Listed { version: self.version(), timeless }
+            SetScope::Listed { version: self.version(), timeless }
         }
     }
 
@@ -246,25 +248,25 @@ impl SetLists {
     pub(crate) fn allow(
         &self,
         cluster: &ClusterName,
-        sets: Sets,
+        sets: SetScope,
         set: &SetName,
         timeless: bool,
     ) -> bool {
         match sets {
-            Sets::None => false,
-            Sets::Any => true,
-            Sets::Listed { version, .. } => {
+            SetScope::None => false,
+            SetScope::Any => true,
+            SetScope::Listed { version, .. } => {
                 self.get(cluster, version).is_some_and(|list| list.allows(set, timeless))
             }
         }
     }
 
     /// Whether `have` surely allows all that `wanted` does.
-    pub(crate) fn cover(&self, cluster: &ClusterName, have: Sets, wanted: Sets) -> bool {
+    pub(crate) fn cover(&self, cluster: &ClusterName, have: SetScope, wanted: SetScope) -> bool {
         match (have, wanted) {
-            (Sets::Any, _) | (_, Sets::None) => true,
-            (Sets::None, _) | (Sets::Listed { .. }, Sets::Any) => false,
-            (Sets::Listed { version: have, .. }, Sets::Listed { version: wanted, .. }) => {
+            (SetScope::Any, _) | (_, SetScope::None) => true,
+            (SetScope::None, _) | (SetScope::Listed { .. }, SetScope::Any) => false,
+            (SetScope::Listed { version: have, .. }, SetScope::Listed { version: wanted, .. }) => {
                 let lists = self.get(cluster, have).zip(self.get(cluster, wanted));
                 have == wanted
                     || lists.is_some_and(|(have, wanted)| {
@@ -275,13 +277,13 @@ impl SetLists {
     }
 
     /// Sets that allow what either allows.
-    pub(crate) fn join(&self, cluster: &ClusterName, one: Sets, other: Sets) -> Sets {
+    pub(crate) fn join(&self, cluster: &ClusterName, one: SetScope, other: SetScope) -> SetScope {
         if self.cover(cluster, one, other) {
             one
         } else if self.cover(cluster, other, one) {
             other
         } else {
-            Sets::Any
+            SetScope::Any
         }
     }
 
@@ -338,7 +340,7 @@ mod tests {
         assert!(!lists.cover(&cluster, small.sets(), large.sets()));
         assert_eq!(lists.join(&cluster, small.sets(), large.sets()), large.sets());
         let other = list(&[("c", false)]);
-        assert_eq!(lists.join(&cluster, small.sets(), other.sets()), Sets::Any);
+        assert_eq!(lists.join(&cluster, small.sets(), other.sets()), SetScope::Any);
         let (a, b) = (SetName::new("a").unwrap(), SetName::new("b").unwrap());
         assert!(lists.allow(&cluster, large.sets(), &a, true));
         assert!(!lists.allow(&cluster, large.sets(), &b, true));
@@ -364,7 +366,7 @@ mod tests {
             set(|it| it.jobs_max = 4),
             set(|it| it.sets = list(&[("a", false)]).sets()),
             set(|it| it.sets = list(&[("a", true), ("b", false)]).sets()),
-            set(|it| it.sets = Sets::Any),
+            set(|it| it.sets = SetScope::Any),
             set(|it| it.identity = Some(AgentId(1))),
             set(|it| (it.identity, it.incarnation) = (Some(AgentId(2)), Incarnation(5))),
             set(|it| (it.fresh_agent, it.incarnation) = (Some(AgentId(1)), Incarnation(3))),
@@ -421,13 +423,13 @@ mod tests {
         let cluster = ClusterName::new("c").unwrap();
         let lists = SetLists::default();
         for one in exposures() {
-            assert_eq!(one.is_nothing(), one.jobs_max == 0 && one.sets == Sets::None);
+            assert_eq!(one.is_nothing(), one.jobs_max == 0 && one.sets == SetScope::None);
             assert!(lists.covers(&cluster, &one, &one), "{one:?}");
             // A promise about an agent does not hold for another one.
             let other = Exposure { fresh_agent: Some(AgentId(9)), ..one.clone() };
             assert_eq!(lists.covers(&cluster, &one, &other), one.fresh_agent.is_none());
         }
         assert!(!Exposure { jobs_max: 1, ..Exposure::default() }.is_nothing());
-        assert!(!Exposure { sets: Sets::Any, ..Exposure::default() }.is_nothing());
+        assert!(!Exposure { sets: SetScope::Any, ..Exposure::default() }.is_nothing());
     }
 }

@@ -1,14 +1,16 @@
-//! The ledger: who may hold what, as far as anyone can know. Only it grants and frees. It never
-//! sees desired state, and its view is never below the truth: slots and streams are freed when the
-//! agent reports it, when the platform declares the worker gone or, for leases that end by time,
-//! once leadership was confirmed after their end.
+//! The ledger: the slots and leases that workers may be using. Only it grants and frees. It never
+//! sees desired state.
+//!
+//! Invariant: the ledger over-approximates. It frees slots and streams when the agent reports their
+//! end, when the platform declares the worker gone or, for leases that expire, once leadership was
+//! confirmed after their end.
 
 mod account;
 mod accounts;
 mod claim_index;
 mod claim_table;
 mod claims;
-mod unheard;
+mod unreported;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -20,12 +22,12 @@ use leasehold_types::{
 };
 
 use crate::exposure::Life;
-pub(crate) use account::{Account, Unknown};
+pub(crate) use account::{Account, UnaccountedSlots};
 pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
 use claim_table::ClaimTable;
 pub(crate) use claims::{AbsentClaims, AdoptionStart, Claim, Phase, ReportNumber};
-use unheard::UnheardWorkers;
+use unreported::UnreportedWorkers;
 
 /// A stream lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(crate) struct Ledger {
     confirmed_at: Moment,
     accounts: Accounts,
     claims: ClaimTable,
-    unheard: UnheardWorkers,
+    unreported: UnreportedWorkers,
     /// The newest account's.
     life: Life,
     /// The newest report's.
@@ -70,7 +72,7 @@ impl Ledger {
             confirmed_at: Moment(0),
             accounts: Accounts::default(),
             claims: ClaimTable::default(),
-            unheard: UnheardWorkers::default(),
+            unreported: UnreportedWorkers::default(),
             life: Life(0),
             reports: ReportNumber(0),
         }
@@ -173,7 +175,7 @@ impl Ledger {
     /// stand for the same worker.
     pub(crate) fn former_load(&self, key: &WorkerKey, now: Moment) -> Option<Load> {
         self.former_accounts(key).try_fold(Load::ZERO, |sum, (former, account)| {
-            (!self.may_hold_unheard(former, now)).then_some(sum + account.load)
+            (!self.may_hold_unreported(former, now)).then_some(sum + account.load)
         })
     }
 
@@ -204,7 +206,7 @@ impl Ledger {
 
     /// Moves all that a worker may hold to another name.
     pub(crate) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
-        self.unheard.rename(key, to);
+        self.unreported.rename(key, to);
         let Some(account) = self.accounts.rename(key, to) else { return };
         self.number_max = self.number_max.max(account.number);
         for stream in &account.streams {
@@ -215,14 +217,14 @@ impl Ledger {
         }
     }
 
-    /// Slots of a cluster that may be in use, as far as anyone can know.
+    /// Upper bound of the slots of a cluster that are in use.
     pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
         self.accounts.committed(cluster)
     }
 
     /// The committed slots of a cluster that no report to this leader confirms.
-    pub(crate) fn unreported(&self, cluster: &ClusterName) -> u32 {
-        self.accounts.unreported(cluster)
+    pub(crate) fn unreported_slots(&self, cluster: &ClusterName) -> u32 {
+        self.accounts.unreported_slots(cluster)
     }
 
     /// Drops a part of the ledger of a term that has ended; whether anything is left.
@@ -232,7 +234,7 @@ impl Ledger {
 
     /// The platform has declared that nothing of this worker runs any longer.
     pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<EndedLease> {
-        self.unheard.remove(key);
+        self.unreported.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };
         self.number_max = self.number_max.max(account.number);
         let streams = account.streams.into_iter();

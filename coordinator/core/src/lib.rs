@@ -78,7 +78,7 @@
 //!                             │                                 ▼                      │
 //!   checks                    │                            SlicedTasks                 │
 //!                             │ granted,                        │ workers to message   │
-//!                             │ asked back                      ▼                      │
+//!                             │ revoked                         ▼                      │
 //!   messages                  └──────────────────────────── Outgoing ───▶ grants       │
 //!                                                               │ what has to wait     │
 //!                                                               ▼                      │
@@ -142,13 +142,13 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use leasehold_coordinator_core::desired::{Cluster, Desired, RolloutOrder};
+//! use leasehold_coordinator_core::desired::{Cluster, Desired};
 //! use leasehold_coordinator_core::effect::{Effect, Notice};
 //! use leasehold_coordinator_core::event::{ConnId, Elected, Event};
 //! use leasehold_coordinator_core::view::Leadership;
 //! use leasehold_coordinator_core::{Config, Core};
 //! use leasehold_types::message::{CoordinatorMessage, Hello};
-//! use leasehold_types::{ClusterName, Epoch, Incarnation, LinkNumber, Moment, TermId, WorkerName};
+//! use leasehold_types::{ClusterName, Epoch, Moment, WorkerKey, WorkerName};
 //!
 //! let ttl = Duration::from_secs(10);
 //! let name = ClusterName::new("builds").expect("a valid name");
@@ -182,7 +182,7 @@
 //!     now,
 //! );
 //! core.settle(now, now);
-//! assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+//! assert_eq!(core.leadership(), Leadership::Leader(Epoch(4)));
 //! let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
 //! assert!(effects.contains(&Effect::Notice(Notice::Elected(Epoch(4)))));
 //! assert!(core.poll_timeout().is_some());

@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     pub(crate) wants: BTreeSet<StreamKey>,
     /// Streams of the plan that were not free at the last check.
     pub(crate) blocked: BTreeSet<StreamKey>,
-    /// Streams that the next grant asks back, or no longer renews.
+    /// Streams that the next grant revokes, or no longer renews.
     pub(crate) revoking: BTreeSet<StreamKey>,
     /// Shares that it holds, and whose routes have changed since they were last sent.
     pub(crate) reroutes: BTreeSet<StreamKey>,
@@ -266,7 +266,7 @@ impl Worker {
     }
 
     /// Notes since when it drains, if it does.
-    pub(crate) fn note_drain(&mut self, now: Moment) {
+    pub(crate) fn start_drain(&mut self, now: Moment) {
         self.drains_since = self.drains().then(|| self.drains_since.unwrap_or(now));
     }
 

@@ -16,16 +16,16 @@ pub const PLATFORM_BATCH_MAX: usize = 64;
 const SESSION_BATCH_MAX: usize = 1_024;
 /// How long a turn takes messages before the core settles them.
 const TAKE_MAX: Duration = Duration::from_millis(10);
-/// Between two beats of a [`Pulse`].
-pub const PULSE: Duration = Duration::from_millis(25);
-/// A gap between two beats that means that the process was stopped or starved.
+/// Between two ticks of a [`ReadWatermark`].
+pub const WATERMARK_TICK: Duration = Duration::from_millis(25);
+/// A gap between two ticks that means that the process was stopped or starved.
 const STALL_MIN: Duration = Duration::from_millis(200);
 /// How long after a stall messages that arrived during it are still being read.
-const LISTEN: Duration = Duration::from_millis(500);
-/// This many beats after a moment every reader has run since.
-const BEATS_BEHIND: usize = 2;
-/// How many beats are remembered.
-const BEATS_MAX: usize = 64;
+const DRAIN_AFTER_STALL: Duration = Duration::from_millis(500);
+/// After this many ticks every reader task has been scheduled at least once.
+const TICKS_BEHIND: usize = 2;
+/// How many ticks are stored.
+const TICKS_MAX: usize = 64;
 
 /// One turn of a driver.
 #[derive(Clone, Copy, Debug)]
@@ -117,34 +117,34 @@ impl Watchdog {
 }
 
 /// The moment before which everything that arrived at the process was read from its connection. The
-/// pulse beats on the readers' runtime: if they cannot run, it cannot beat.
+/// watermark ticks on the readers' runtime: if they cannot run, it cannot tick.
 #[derive(Clone, Debug)]
-pub struct Pulse {
-    beats: VecDeque<Moment>,
-    listens_until: Moment,
+pub struct ReadWatermark {
+    ticks: VecDeque<Moment>,
+    drains_until: Moment,
     read: Moment,
 }
 
-impl Pulse {
-    /// A pulse that begins now: nothing is known of what came earlier.
+impl ReadWatermark {
+    /// A watermark that begins now: nothing is known of what came earlier.
     #[must_use]
     pub fn new(now: Moment) -> Self {
-        Self { beats: [now].into(), listens_until: Moment(0), read: Moment(0) }
+        Self { ticks: [now].into(), drains_until: Moment(0), read: Moment(0) }
     }
 
-    /// One beat, about every [`PULSE`].
-    pub fn beat(&mut self, now: Moment) {
-        if self.beats.back().is_some_and(|last| now.since(*last) >= STALL_MIN) {
-            self.listens_until = now + LISTEN;
+    /// One tick, about every [`WATERMARK_TICK`].
+    pub fn tick(&mut self, now: Moment) {
+        if self.ticks.back().is_some_and(|last| now.since(*last) >= STALL_MIN) {
+            self.drains_until = now + DRAIN_AFTER_STALL;
         }
-        self.beats.push_back(now);
-        if self.beats.len() > BEATS_MAX {
-            self.beats.pop_front();
+        self.ticks.push_back(now);
+        if self.ticks.len() > TICKS_MAX {
+            self.ticks.pop_front();
         }
-        let latest = if now < self.listens_until { now - LISTEN } else { now };
-        let behind = self.beats.iter().rev().skip(BEATS_BEHIND);
+        let latest = if now < self.drains_until { now - DRAIN_AFTER_STALL } else { now };
+        let behind = self.ticks.iter().rev().skip(TICKS_BEHIND);
         // If the process stalls again and again, the moment lags behind but still advances.
-        if let Some(read) = behind.copied().find(|beat| *beat <= latest) {
+        if let Some(read) = behind.copied().find(|tick| *tick <= latest) {
             self.read = self.read.max(read);
         }
     }
@@ -166,48 +166,48 @@ mod tests {
 
     #[test]
     fn a_message_before_a_beat_counts_as_read_two_beats_later() {
-        let mut pulse = Pulse::new(at(1_000));
-        assert_eq!(pulse.read(), Moment(0));
-        pulse.beat(at(1_025));
-        assert_eq!(pulse.read(), Moment(0));
-        pulse.beat(at(1_050));
-        assert_eq!(pulse.read(), at(1_000));
-        pulse.beat(at(1_075));
-        assert_eq!(pulse.read(), at(1_025));
+        let mut watermark = ReadWatermark::new(at(1_000));
+        assert_eq!(watermark.read(), Moment(0));
+        watermark.tick(at(1_025));
+        assert_eq!(watermark.read(), Moment(0));
+        watermark.tick(at(1_050));
+        assert_eq!(watermark.read(), at(1_000));
+        watermark.tick(at(1_075));
+        assert_eq!(watermark.read(), at(1_025));
     }
 
     #[test]
     fn after_a_stop_messages_are_read_first() {
-        let mut pulse = Pulse::new(at(0));
+        let mut watermark = ReadWatermark::new(at(0));
         let mut now = 0;
         while now < 1_000 {
             now += 25;
-            pulse.beat(at(now));
+            watermark.tick(at(now));
         }
-        assert_eq!(pulse.read(), at(950));
+        assert_eq!(watermark.read(), at(950));
         let back = 9_000;
         let mut now = back;
         while now < back + 500 {
-            pulse.beat(at(now));
-            assert!(pulse.read() <= at(1_000), "{:?} is known at {now}", pulse.read());
+            watermark.tick(at(now));
+            assert!(watermark.read() <= at(1_000), "{:?} is known at {now}", watermark.read());
             now += 25;
         }
-        pulse.beat(at(back + 500));
-        assert_eq!(pulse.read(), at(back + 450));
+        watermark.tick(at(back + 500));
+        assert_eq!(watermark.read(), at(back + 450));
     }
 
     #[test]
     fn a_process_that_always_stalls_hears_late_but_hears() {
-        let mut pulse = Pulse::new(at(0));
-        for beat in 1..100 {
-            pulse.beat(at(beat * 1_500));
-            assert_eq!(pulse.read(), at(beat.saturating_sub(2) * 1_500));
+        let mut watermark = ReadWatermark::new(at(0));
+        for tick in 1..100 {
+            watermark.tick(at(tick * 1_500));
+            assert_eq!(watermark.read(), at(tick.saturating_sub(2) * 1_500));
         }
-        let mut pulse = Pulse::new(at(0));
-        for beat in 1..100 {
-            pulse.beat(at(beat * 200));
+        let mut watermark = ReadWatermark::new(at(0));
+        for tick in 1..100 {
+            watermark.tick(at(tick * 200));
         }
-        assert_eq!(pulse.read(), at(99 * 200 - 600));
+        assert_eq!(watermark.read(), at(99 * 200 - 600));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct ClusterView {
     pub jobs_max: u32,
     /// The most that one worker takes.
     pub jobs_per_worker_max: u32,
-    /// Slots that workers may be using, as far as anyone can know.
+    /// Upper bound of the slots that workers are using.
     pub committed: u32,
     /// Jobs that run, as reported.
     pub running: u32,
@@ -125,7 +125,7 @@ pub struct WorkerView {
     pub in_effect: u32,
     /// Jobs that run, as reported; none if unknown.
     pub running: Option<u32>,
-    /// Slots that it may be using, as far as anyone can know.
+    /// Upper bound of the slots that it is using.
     pub committed: u32,
     /// The pool size that the plan wants for it.
     pub wanted: u32,
@@ -210,7 +210,7 @@ pub struct ClaimView {
     pub worker: WorkerKey,
     /// Its token.
     pub token: Token,
-    /// Owned, asked back, or no longer renewed.
+    /// Owned, revoked, or no longer renewed.
     pub phase: ClaimPhase,
     /// Never freed by time.
     pub timeless: bool,
@@ -221,9 +221,9 @@ pub struct ClaimView {
 pub enum ClaimPhase {
     /// It is owned.
     Held,
-    /// It was asked back; renewals still cover it.
+    /// It was revoked; renewals still cover it.
     Revoking,
-    /// It was asked back, and ends with its time.
+    /// It was revoked, and ends with its time.
     Lapsing,
 }
 
@@ -350,9 +350,9 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leadership {
     /// It leads this term.
-    Leads(Epoch),
+    Leader(Epoch),
     /// It stands by; the leader's address, where it is known.
-    StandsBy(Option<String>),
+    Standby(Option<String>),
 }
 
 /// Workers to add and remove, another budget and another desired state, for a plan that is not
@@ -408,7 +408,7 @@ pub struct PlannedPool {
     pub worker: WorkerName,
     /// Its pool size.
     pub size: u32,
-    /// Slots that it may be using now, as far as anyone can know.
+    /// Upper bound of the slots that it is using now.
     pub committed: u32,
     /// Why it gets no larger one; empty if it gets the most per worker.
     pub reason: String,

@@ -326,10 +326,9 @@ impl Scenario {
         let worker = WorkerName::new(plain[1]).expect("a worker");
         let id: u64 = plain[0].parse().expect("a connection");
         self.agents.insert(id, (worker.clone(), self.epoch));
+        let cluster = pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it));
         let hello = Hello {
             protocol: number("protocol", 1) as u32,
-            cluster: pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it)),
-            worker,
             incarnation: Incarnation(number("inc", 1)),
             link: LinkNumber(number("link", id)),
             epoch_seen: pairs.get("seen").map(|seen| Epoch(seen.parse().expect("an epoch"))),
@@ -337,7 +336,6 @@ impl Scenario {
             cell: pairs.get("cell").map(|_| CellId(number("cell", 0).into())),
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
-            address: None,
             identity: pairs.get("id").map(|_| AgentId(number("id", 0).into())),
             take_over: pairs.contains_key("take_over"),
             knows_from: Incarnation(number("knows", 0)),

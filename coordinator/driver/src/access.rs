@@ -46,19 +46,21 @@ impl Access {
     ///
     /// # Errors
     /// Why it may not; [`Denied::Unavailable`] if the platform does not answer in time.
-    pub async fn ask(&self, shown: Credentials, wants: Wants) -> Result<Caller, Denied> {
+    pub async fn ask(&self, shown: Credentials, permission: Permission) -> Result<Caller, Denied> {
         let questions = match self {
             Self::Open => return Ok(Caller::at(shown.peer)),
             Self::Certificates => {
                 let certificate = shown.certificate.ok_or_else(|| {
-                    Denied::Unproven("no client certificate: connect with one over TLS".into())
+                    Denied::Unauthenticated(
+                        "no client certificate: connect with one over TLS".into(),
+                    )
                 })?;
-                return certificate.authorize(&wants);
+                return certificate.authorize(&permission);
             }
             Self::Asked(questions) => questions,
         };
         let (answer, answered) = oneshot::channel();
-        if questions.try_send(AccessRequest { shown, wants, answer }).is_err() {
+        if questions.try_send(AccessRequest { shown, permission, answer }).is_err() {
             return Err(Denied::Unavailable(format!(
                 "cannot check access now: {ACCESS_MAX} other requests are waiting; try again"
             )));
@@ -77,8 +79,8 @@ impl Access {
 pub struct AccessRequest {
     /// What the peer shows of itself.
     pub shown: Credentials,
-    /// What it wants.
-    pub wants: Wants,
+    /// What it asks to do.
+    pub permission: Permission,
     /// Takes the answer.
     pub answer: oneshot::Sender<Result<Caller, Denied>>,
 }
@@ -126,12 +128,12 @@ impl fmt::Display for Caller {
     }
 }
 
-/// What a peer wants.
+/// What a peer asks to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wants {
+pub enum Permission {
     /// To be this worker's agent. Once this is granted, the platform sends no more events about
     /// earlier pods of this name.
-    Speak(WorkerKey),
+    ActAsAgent(WorkerKey),
     /// To read about this.
     Read(Subject),
     /// To change this: to drain a worker, or to declare it gone.
@@ -160,7 +162,7 @@ pub enum Subject {
 pub enum Denied {
     /// The token or the certificate is missing or not valid.
     #[error("{0}")]
-    Unproven(String),
+    Unauthenticated(String),
     /// The caller is authenticated but not allowed to do this.
     #[error("{0}")]
     Forbidden(String),
@@ -171,13 +173,13 @@ pub enum Denied {
 
 impl Denied {
     /// Every reason, as metrics name it.
-    pub const REASONS: [&'static str; 3] = ["unproven", "forbidden", "unavailable"];
+    pub const REASONS: [&'static str; 3] = ["unauthenticated", "forbidden", "unavailable"];
 
     /// The reason, as metrics name it.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Unproven(_) => "unproven",
+            Self::Unauthenticated(_) => "unauthenticated",
             Self::Forbidden(_) => "forbidden",
             Self::Unavailable(_) => "unavailable",
         }

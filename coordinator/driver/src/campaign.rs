@@ -6,9 +6,9 @@
 
 mod leading;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, LeadSettings, Listing, Namespaces, RenewalOutcome,
     TermTaken,
@@ -26,16 +26,13 @@ use crate::platform::Command;
 /// higher number was written by hand. A store refuses it: epochs above it would soon run out.
 pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
 
-/// The answer of a store.
-pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
 /// The store of terms, as the leader of one term uses it.
 pub trait TermStore: Send {
     /// Renews the term. Also returns when the renewal was sent. At most one is in flight.
-    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)>;
+    fn renew(&mut self) -> BoxFuture<'static, (Moment, Result<RenewalOutcome, String>)>;
 
     /// Handles the end of the term without a release. The driver may grant until `until`.
-    fn lost(self, loss: Loss, until: Moment) -> impl Future<Output = Successor> + Send;
+    fn on_lost(self, reason: LossReason, until: Moment) -> impl Future<Output = Successor> + Send;
 
     /// Releases the term, so that another replica takes the next one at once, above `above`.
     ///
@@ -47,10 +44,13 @@ pub trait TermStore: Send {
 /// The store of exposures, as the leader of one term uses it. It never waits for the term store.
 pub trait ExposureStore: Send {
     /// Lists every entry of these namespaces, as it is at the time of the call or later.
-    fn list(&mut self, namespaces: Namespaces) -> Answer<Result<Listing, String>>;
+    fn list(&mut self, namespaces: Namespaces) -> BoxFuture<'static, Result<Listing, String>>;
 
     /// Tries changes; returns the outcome of each.
-    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>>;
+    fn write(
+        &mut self,
+        attempts: Vec<EntryAttempt>,
+    ) -> BoxFuture<'static, Vec<(EntryChange, EntryOutcome)>>;
 }
 
 /// A platform's part while the replica stands by.
@@ -67,12 +67,12 @@ pub trait Candidate: Send + 'static {
     /// no term before the replica is ready.
     fn stand_by(
         &mut self,
-        replica: &mut Replica,
-    ) -> impl Future<Output = Result<Won<Self::Terms, Self::Exposures>, Stopped>> + Send;
+        context: &mut CampaignContext,
+    ) -> impl Future<Output = Result<ElectedTerm<Self::Terms, Self::Exposures>, Stopped>> + Send;
 }
 
 /// A term that was taken, and its stores.
-pub struct Won<T, E> {
+pub struct ElectedTerm<T, E> {
     /// The term.
     pub taken: TermTaken,
     /// The store that renews it.
@@ -87,7 +87,7 @@ pub struct Stopped;
 
 /// How a term was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum LossReason {
     /// Another replica has taken a later one.
     Deposed,
     /// It could not be renewed in time.
@@ -105,7 +105,7 @@ pub struct Successor {
 
 /// What a replica's campaign shares between standing by and leading.
 #[derive(Debug)]
-pub struct Replica {
+pub struct CampaignContext {
     /// Events for the driver.
     pub events: mpsc::Sender<Event>,
     /// The driver's commands.
@@ -130,7 +130,7 @@ pub struct StoreErrors {
     last: Option<String>,
 }
 
-impl Replica {
+impl CampaignContext {
     /// A replica with these channels; it may lead once `ready` resolves.
     pub fn new(
         events: mpsc::Sender<Event>,
@@ -206,11 +206,11 @@ impl StoreErrors {
 }
 
 /// Runs the campaign until the driver has ended or the replica has resigned.
-pub async fn run<C: Candidate>(mut candidate: C, mut replica: Replica) {
+pub async fn run<C: Candidate>(mut candidate: C, mut context: CampaignContext) {
     loop {
-        replica.notified = None;
-        let Ok(won) = candidate.stand_by(&mut replica).await else { return };
-        if lead(candidate.lead_settings(), won, &mut replica).await.is_err() {
+        context.notified = None;
+        let Ok(elected) = candidate.stand_by(&mut context).await else { return };
+        if lead(candidate.lead_settings(), elected, &mut context).await.is_err() {
             return;
         }
     }
@@ -219,42 +219,42 @@ pub async fn run<C: Candidate>(mut candidate: C, mut replica: Replica) {
 /// Leads until the term has ended.
 async fn lead<T: TermStore, E: ExposureStore>(
     settings: LeadSettings,
-    won: Won<T, E>,
-    replica: &mut Replica,
+    elected: ElectedTerm<T, E>,
+    context: &mut CampaignContext,
 ) -> Result<(), Stopped> {
-    let Won { taken, mut terms, mut exposures } = won;
+    let ElectedTerm { taken, mut terms, mut exposures } = elected;
     let epoch = taken.epoch.0;
-    replica.raise_above(Some(taken.epoch));
-    let mut leading = Leading::new(settings, taken, &mut terms, &mut exposures, replica);
+    context.raise_above(Some(taken.epoch));
+    let mut leading = Leading::new(settings, taken, &mut terms, &mut exposures, context);
     let ended = leading.run().await;
     let until = leading.until();
     drop(leading);
     drop(exposures);
-    let loss = match ended {
+    let reason = match ended {
         LeadEnd::DriverGone => return Err(Stopped),
-        LeadEnd::Deposed => Loss::Deposed,
-        LeadEnd::Expired => Loss::Expired,
+        LeadEnd::Deposed => LossReason::Deposed,
+        LeadEnd::Expired => LossReason::Expired,
         LeadEnd::GivenUp { above } => {
-            replica.raise_above(above);
-            release(terms, replica).await;
-            return replica.depose(None).await;
+            context.raise_above(above);
+            release(terms, context).await;
+            return context.depose(None).await;
         }
         LeadEnd::Resign(done) => {
-            release(terms, replica).await;
+            release(terms, context).await;
             tracing::info!(epoch, "resigned");
             let _ = done.send(());
             return Err(Stopped);
         }
     };
-    let successor = terms.lost(loss, until).await;
-    replica.raise_above(successor.epoch);
-    replica.depose(successor.address).await
+    let successor = terms.on_lost(reason, until).await;
+    context.raise_above(successor.epoch);
+    context.depose(successor.address).await
 }
 
 /// Releases a term; if that fails, it expires by itself.
-pub async fn release(terms: impl TermStore, replica: &mut Replica) {
-    if let Err(why) = terms.release(replica.above).await {
-        replica.errors.report("cannot release leadership; it will expire", &why);
+pub async fn release(terms: impl TermStore, context: &mut CampaignContext) {
+    if let Err(why) = terms.release(context.above).await {
+        context.errors.report("cannot release leadership; it will expire", &why);
     }
 }
 

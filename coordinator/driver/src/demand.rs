@@ -23,9 +23,9 @@ pub struct Demand {
 /// The demand for every class, by name.
 pub type Demands = BTreeMap<ClusterName, Demand>;
 
-/// The demands of a desired state. `held` has the workers that each class cannot spare now, as the
-/// leader knows them: a class needs at least that many, up to its maximum.
-pub fn demands(desired: &Desired, held: &BTreeMap<ClusterName, u32>) -> Demands {
+/// The demands of a desired state. `required` has the workers that each class cannot spare now, as
+/// the leader knows them: a class needs at least that many, up to its maximum.
+pub fn demands(desired: &Desired, required: &BTreeMap<ClusterName, u32>) -> Demands {
     let classes = desired.clusters.iter();
     let classes = classes.filter_map(|(name, cluster)| Some((name, cluster.class.as_ref()?)));
     let mut loads: BTreeMap<&ClusterName, (&Class, Vec<Load>)> =
@@ -38,15 +38,17 @@ pub fn demands(desired: &Desired, held: &BTreeMap<ClusterName, u32>) -> Demands 
             }
         }
     }
-    let held = |name: &ClusterName| held.get(name).copied().unwrap_or(0);
+    let required = |name: &ClusterName| required.get(name).copied().unwrap_or(0);
     let demands = loads.into_iter();
-    demands.map(|(name, (class, loads))| (name.clone(), demand(class, loads, held(name)))).collect()
+    demands
+        .map(|(name, (class, loads))| (name.clone(), demand(class, loads, required(name))))
+        .collect()
 }
 
-fn demand(class: &Class, loads: Vec<Load>, held: u32) -> Demand {
+fn demand(class: &Class, loads: Vec<Load>, required: u32) -> Demand {
     let request = loads.iter().copied().sum();
     let least = Load::from_milli(1).expect("the smallest load is 1");
     let target = class.capacity.percent(class.utilization).max(least);
-    let needed = needed(class.capacity, loads).max(held.min(class.workers_max));
+    let needed = needed(class.capacity, loads).max(required.min(class.workers_max));
     Demand { request, target, needed }
 }

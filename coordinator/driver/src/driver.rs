@@ -6,7 +6,7 @@ mod effects;
 mod notices;
 mod orders;
 mod outbox;
-mod pulse;
+mod read_watermark;
 mod requests;
 mod sessions;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use leasehold_coordinator_core::core::{Config, Core};
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
+use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::limits::{NamespaceShare, WORKERS_MAX};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
@@ -27,22 +27,21 @@ use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-pub use self::notices::freed;
 use self::orders::PendingOrders;
 use self::outbox::Outbox;
-use self::pulse::PulseGuard;
+use self::read_watermark::WatermarkTask;
 use self::requests::{Asker, RequestSenders, Requests};
 use crate::access::Access;
 use crate::clock;
-use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
 use crate::history::{FleetChange, History, RecordedChange};
-use crate::metrics::{Fleet, Metrics};
+use crate::metrics::{FleetSnapshot, Metrics};
 use crate::platform::{Command, Platform};
 use crate::port::{
-    Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, SessionSlot, UNPROVEN_MAX,
+    Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, SessionSlot, UNAUTHENTICATED_MAX,
 };
-use crate::view::{PublishedState, View};
+use crate::term_guard::{Term, TermGuard};
+use crate::view::{PublishedState, PublishedView};
 
 /// A driver takes a turn at least this often; the liveness probe relies on it.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -63,7 +62,7 @@ const EVENTS_BESIDE_MESSAGES: usize = 3;
 /// How often the metrics of clusters are refreshed for exporters that push.
 const FLEET_METRICS_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the workers that cannot be spared are counted, for autoscalers.
-const HELD_INTERVAL: Duration = Duration::from_secs(1);
+const REQUIRED_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a platform may take to release leadership at shutdown.
 const RESIGN_TIMEOUT: Duration = Duration::from_millis(1_000);
 
@@ -90,7 +89,7 @@ pub struct Driver {
     outbox: Outbox,
     changes: broadcast::Sender<Arc<RecordedChange>>,
     history: Arc<History>,
-    gate: Arc<Gate>,
+    term_guard: Arc<TermGuard>,
     health: Arc<Health>,
     progress: Arc<Progress>,
     metrics: Arc<Metrics>,
@@ -101,7 +100,7 @@ pub struct Driver {
     taken: Watermark,
     log: notices::LeaseLog,
     fleet_metrics_at: Moment,
-    held_at: Moment,
+    required_at: Moment,
     long_turn_logged_at: Moment,
 }
 
@@ -139,23 +138,27 @@ impl Driver {
         let sessions_max = settings.sessions_max;
         // The channel is never full: sessions are limited, and so are the events of each. The rest
         // is for sessions that have just ended, whose last message is written.
-        let events_max = sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
+        let events_max =
+            sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNAUTHENTICATED_MAX;
         let (events_in, events) = mpsc::channel(events_max);
         let (requests_in, requests) = Requests::new();
         let (changes, _) = broadcast::channel(CHANGES_MAX);
-        let gate = Arc::new(Gate::default());
+        let term_guard = Arc::new(TermGuard::default());
         let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
         let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
-        let (published, outlook_seen) = watch::channel(PublishedState::default());
-        let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
-        let view =
-            Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
+        let (published, published_watch) = watch::channel(PublishedState::default());
+        let view = Arc::new(PublishedView::new(
+            published_watch,
+            platform.freshness.clone(),
+            Arc::clone(&term_guard),
+            Arc::clone(&health),
+        ));
         metrics.show_view(&view);
         metrics.set_sessions_max(sessions_max);
         let port = SessionPort {
             events: events_in,
-            gate: Arc::clone(&gate),
+            term_guard: Arc::clone(&term_guard),
             view: Arc::clone(&view),
             health: Arc::clone(&health),
             progress: Arc::clone(&platform.progress),
@@ -164,22 +167,20 @@ impl Driver {
             sessions_max,
             namespace_share: settings.namespace_share,
         };
-        let counted = Arc::clone(&metrics);
         let history = Arc::new(History::new(changes.downgrade()));
-        let past = Arc::clone(&history);
         let RequestSenders { of_operator, of_people } = requests_in;
         let handle = Handle {
             requests: of_operator,
             of_people,
             changes: changes.downgrade(),
-            history: past,
+            history: Arc::clone(&history),
             problems,
             view,
-            metrics: counted,
+            metrics: Arc::clone(&metrics),
         };
-        if let Some(attend) = platform.attend.take() {
+        if let Some(handle_sender) = platform.handle_sender.take() {
             // If the platform has already ended, its closed channels show it.
-            let _ = attend.send(handle.clone());
+            let _ = handle_sender.send(handle.clone());
         }
         let driver = Self {
             core: Core::new(core_config(settings, &port.access)),
@@ -191,7 +192,7 @@ impl Driver {
             outbox: Outbox::default(),
             changes,
             history,
-            gate,
+            term_guard,
             health,
             progress,
             metrics,
@@ -200,7 +201,7 @@ impl Driver {
             taken: Watermark::default(),
             log: notices::LeaseLog::default(),
             fleet_metrics_at: Moment(0),
-            held_at: Moment(0),
+            required_at: Moment(0),
             long_turn_logged_at: Moment(0),
         };
         (driver, port, handle)
@@ -217,11 +218,11 @@ impl Driver {
         stop: watch::Receiver<bool>,
     ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let pulse = PulseGuard::start(Arc::clone(&self.progress));
+        let watermark = WatermarkTask::start(Arc::clone(&self.progress));
         let (ended, end) = oneshot::channel();
         std::thread::Builder::new().name("driver".into()).spawn(move || {
             // The process is about to exit: nothing waits for this task.
-            let _ = ended.send(runtime.block_on(self.run(stop, pulse)));
+            let _ = ended.send(runtime.block_on(self.run(stop, watermark)));
         })?;
         Ok(end)
     }
@@ -230,15 +231,16 @@ impl Driver {
     async fn run(
         mut self,
         mut stop: watch::Receiver<bool>,
-        pulse: PulseGuard,
+        watermark: WatermarkTask,
     ) -> anyhow::Result<()> {
         self.count_problems();
         loop {
             let woken = self.next_turn(&mut stop).await;
             let begun = clock::now();
             let mut turn = Turn::begin(begun);
-            // Read before the queue: a message that was read by then is in the queue or was taken.
-            let read = pulse.read();
+            // Sampled before the queue is drained: every message that was read before it is queued
+            // or handled.
+            let read = watermark.read();
             let mut events = 0;
             match woken {
                 WakeReason::Session(envelope) => events += self.take_envelope(envelope, &turn),
@@ -281,7 +283,7 @@ impl Driver {
         let wake = self
             .core
             .poll_timeout()
-            .map_or(TICK, |wakeup| if wakeup.at > now { wakeup.at.since(now) } else { PULSE });
+            .map_or(TICK, |wakeup| if wakeup.at > now { wakeup.at.since(now) } else { TICK });
         // Remaining slices run at once, after the events that have arrived meanwhile.
         let more = self.core.has_more();
         let commands = &self.platform.commands;
@@ -347,24 +349,24 @@ impl Driver {
     /// The epoch in which this replica leads.
     fn term(&self) -> Option<Epoch> {
         match self.core.leadership() {
-            Leadership::Leads(epoch) => Some(epoch),
-            Leadership::StandsBy(_) => None,
+            Leadership::Leader(epoch) => Some(epoch),
+            Leadership::Standby(_) => None,
         }
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {
         match &event {
             Event::Elected(elected) => {
-                self.gate.set(Some(Term { epoch: elected.epoch, until: elected.until }));
+                self.term_guard.set(Some(Term { epoch: elected.epoch, until: elected.until }));
                 self.health.set_role_known();
             }
             Event::Renewed(renewed) => {
-                if self.gate.term().is_some_and(|term| term.epoch == renewed.epoch) {
-                    self.gate.set(Some(Term { epoch: renewed.epoch, until: renewed.until }));
+                if self.term_guard.term().is_some_and(|term| term.epoch == renewed.epoch) {
+                    self.term_guard.set(Some(Term { epoch: renewed.epoch, until: renewed.until }));
                 }
             }
             Event::Deposed { .. } => {
-                self.gate.set(None);
+                self.term_guard.set(None);
                 self.health.set_role_known();
             }
             Event::Desired(desired) => {
@@ -402,38 +404,38 @@ impl Driver {
         self.progress.record();
         let leadership = self.core.leadership();
         match leadership {
-            Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
-            Leadership::StandsBy(_) => self.metrics.set_leadership(None),
+            Leadership::Leader(epoch) => self.metrics.set_leadership(Some(epoch)),
+            Leadership::Standby(_) => self.metrics.set_leadership(None),
         }
-        let held = self.workers_held(&leadership, now);
+        let required = self.workers_required(&leadership, now);
         self.published.send_if_modified(|published| {
-            let held = held.filter(|held| *held != *published.held);
-            let is_new = published.leadership != leadership || held.is_some();
+            let required = required.filter(|required| *required != *published.required);
+            let is_new = published.leadership != leadership || required.is_some();
             published.leadership = leadership;
-            if let Some(held) = held {
-                published.held = Arc::new(held);
+            if let Some(required) = required {
+                published.required = Arc::new(required);
             }
             is_new
         });
         if self.metrics.is_pushed() && now.since(self.fleet_metrics_at) >= FLEET_METRICS_INTERVAL {
             self.fleet_metrics_at = now;
-            self.metrics.set_fleet(Fleet::of(&self.core, now));
+            self.metrics.set_fleet(FleetSnapshot::of(&self.core, now));
         }
     }
 
     /// The number of workers that each class cannot spare; `None` if they were counted less than
-    /// [`HELD_INTERVAL`] ago. The map is empty if this replica does not lead.
-    fn workers_held(
+    /// [`REQUIRED_INTERVAL`] ago. The map is empty if this replica does not lead.
+    fn workers_required(
         &mut self,
         leadership: &Leadership,
         now: Moment,
     ) -> Option<BTreeMap<ClusterName, u32>> {
         match leadership {
-            Leadership::StandsBy(_) => Some(BTreeMap::new()),
-            Leadership::Leads(_) if now.since(self.held_at) < HELD_INTERVAL => None,
-            Leadership::Leads(_) => {
-                self.held_at = now;
-                Some(self.core.workers_held(now))
+            Leadership::Standby(_) => Some(BTreeMap::new()),
+            Leadership::Leader(_) if now.since(self.required_at) < REQUIRED_INTERVAL => None,
+            Leadership::Leader(_) => {
+                self.required_at = now;
+                Some(self.core.workers_required(now))
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_coordinator_core::exposure::{Exposure, Sets, SetsVersion};
+use leasehold_coordinator_core::exposure::{Exposure, SetScope, SetsVersion};
 use leasehold_types::Incarnation;
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
 use serde::{Deserialize, Serialize};
@@ -41,9 +41,9 @@ impl From<&Exposure> for ExposureRecord {
             ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
             jobs_max: exposure.jobs_max,
             sets: match exposure.sets {
-                Sets::None => SetsRecord::None,
-                Sets::Any => SetsRecord::Any,
-                Sets::Listed { version, timeless } => {
+                SetScope::None => SetsRecord::None,
+                SetScope::Any => SetsRecord::Any,
+                SetScope::Listed { version, timeless } => {
                     SetsRecord::Listed { version: format!("{:016x}", version.0), timeless }
                 }
             },
@@ -58,11 +58,11 @@ impl From<ExposureRecord> for Exposure {
     fn from(written: ExposureRecord) -> Self {
         let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity, fresh_agent } = written;
         let sets = match sets {
-            SetsRecord::None => Sets::None,
-            SetsRecord::Any => Sets::Any,
+            SetsRecord::None => SetScope::None,
+            SetsRecord::Any => SetScope::Any,
             SetsRecord::Listed { version, timeless } => match u64::from_str_radix(&version, 16) {
-                Ok(version) => Sets::Listed { version: SetsVersion(version), timeless },
-                Err(_) => Sets::Any,
+                Ok(version) => SetScope::Listed { version: SetsVersion(version), timeless },
+                Err(_) => SetScope::Any,
             },
         };
         Self {
@@ -84,9 +84,11 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes_and_rejects_unknown_sets() {
-        let listed = Sets::Listed { version: SetsVersion(u64::MAX), timeless: true };
+        let listed = SetScope::Listed { version: SetsVersion(u64::MAX), timeless: true };
         let identity = Some(AgentId(7));
-        for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {
+        for (sets, identity) in
+            [(SetScope::None, None), (listed, identity), (SetScope::Any, identity)]
+        {
             let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(9));
             let fresh_agent = identity;
             let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity, fresh_agent };

@@ -22,10 +22,10 @@ use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 use self::observations::Observations;
 pub use self::observations::WORKERS;
 use self::pipelines::PipelineTransition;
-pub use self::reviews::{Eviction, Injection, Validation};
+pub use self::reviews::{EvictionResult, InjectionResult, ValidationResult};
 use crate::access::{Caller, Denied};
 use crate::order::OrderKind;
-use crate::view::View;
+use crate::view::PublishedView;
 
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
@@ -40,7 +40,7 @@ pub const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
 
 /// A snapshot of a core's clusters, classes and pipelines.
 #[derive(Debug, Default)]
-pub struct Fleet {
+pub struct FleetSnapshot {
     clusters: Vec<ClusterView>,
     /// Empty if this replica does not lead.
     classes: Vec<ClassView>,
@@ -48,13 +48,13 @@ pub struct Fleet {
     pipelines: Option<usize>,
 }
 
-impl Fleet {
+impl FleetSnapshot {
     /// A snapshot of this core.
     pub fn of(core: &Core, now: Moment) -> Self {
         let clusters = core.clusters(now);
         match core.leadership() {
-            Leadership::StandsBy(_) => Self { clusters, ..Self::default() },
-            Leadership::Leads(_) => {
+            Leadership::Standby(_) => Self { clusters, ..Self::default() },
+            Leadership::Leader(_) => {
                 let pipelines = Some(core.pipelines_len());
                 Self { clusters, classes: core.classes(now), pipelines }
             }
@@ -74,7 +74,7 @@ pub struct Metrics {
     elections: Counter<u64>,
     depositions: Counter<u64>,
     renewals: Counter<u64>,
-    offences: Counter<u64>,
+    protocol_violations: Counter<u64>,
     epochs_ahead: Counter<u64>,
     losses: Counter<u64>,
     received: Counter<u64>,
@@ -105,12 +105,15 @@ impl Metrics {
         let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
         let metrics = Self {
             grants: counter("leasehold_grants", "Leases granted, by kind."),
-            revokes: counter("leasehold_revokes", "Streams asked back."),
+            revokes: counter("leasehold_revokes", "Streams revoked."),
             freed: counter("leasehold_freed", "Stream leases that ended, by how it is known."),
             elections: counter("leasehold_elections", "Elections that this replica won."),
             depositions: counter("leasehold_depositions", "Terms of this replica that ended."),
             renewals: counter("leasehold_renewals", "Renewals of leadership that succeeded."),
-            offences: counter("leasehold_offences", "Agents that broke the protocol's rules."),
+            protocol_violations: counter(
+                "leasehold_protocol_violations",
+                "Agents that broke the protocol's rules.",
+            ),
             epochs_ahead: counter(
                 "leasehold_epochs_ahead",
                 "Agents that remember a later epoch than the leader's, or another term of it.",
@@ -187,8 +190,9 @@ impl Metrics {
 
     /// Exports from now on the demands of classes, while this replica's view may be used, and the
     /// namespaces without one.
-    pub fn show_view(&self, view: &Arc<View>) {
+    pub fn show_view(&self, view: &Arc<PublishedView>) {
         observations::demands(&self.meter, view);
+        observations::desired_state_age(&self.meter, view);
         observations::unreadable(&self.meter, view);
     }
 
@@ -203,13 +207,13 @@ impl Metrics {
         for kind in ["hello", "report", "beat"] {
             self.received.add(0, &label("kind", kind));
         }
-        for kind in Injection::ALL {
+        for kind in InjectionResult::ALL {
             self.injections.add(0, &label("result", kind.text()));
         }
-        for kind in Validation::ALL {
+        for kind in ValidationResult::ALL {
             self.validations.add(0, &label("result", kind.text()));
         }
-        for kind in Eviction::ALL {
+        for kind in EvictionResult::ALL {
             self.evictions.add(0, &label("result", kind.text()));
         }
         for kind in ["welcome", "refusal", "grant"] {
@@ -220,7 +224,7 @@ impl Metrics {
             &self.elections,
             &self.depositions,
             &self.renewals,
-            &self.offences,
+            &self.protocol_violations,
             &self.epochs_ahead,
             &self.losses,
             &self.stalls,
@@ -277,9 +281,9 @@ impl Metrics {
             Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
             Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
             Notice::StreamFreed { how, .. } => {
-                self.freed.add(1, &label("how", crate::driver::freed(*how)));
+                self.freed.add(1, &label("how", how.label()));
             }
-            Notice::Offence { .. } => self.offences.add(1, &[]),
+            Notice::ProtocolViolation { .. } => self.protocol_violations.add(1, &[]),
             Notice::EpochAhead { .. } | Notice::EpochRepeated { .. } => {
                 self.epochs_ahead.add(1, &[]);
             }
@@ -355,17 +359,17 @@ impl Metrics {
     }
 
     /// Counts an answer about a pod.
-    pub fn reviewed(&self, what: Injection) {
+    pub fn reviewed(&self, what: InjectionResult) {
         self.injections.add(1, &label("result", what.text()));
     }
 
     /// Counts an answer about a class or a pipeline.
-    pub fn validated(&self, what: Validation) {
+    pub fn validated(&self, what: ValidationResult) {
         self.validations.add(1, &label("result", what.text()));
     }
 
     /// Counts an answer about an eviction.
-    pub fn eviction_reviewed(&self, what: Eviction) {
+    pub fn eviction_reviewed(&self, what: EvictionResult) {
         self.evictions.add(1, &label("result", what.text()));
     }
 
@@ -412,7 +416,7 @@ impl Metrics {
     }
 
     /// Sets the snapshot of clusters, classes and pipelines.
-    pub fn set_fleet(&self, fleet: Fleet) {
+    pub fn set_fleet(&self, fleet: FleetSnapshot) {
         self.set(|observations| observations.fleet = fleet);
     }
 

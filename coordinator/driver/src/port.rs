@@ -15,16 +15,16 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::access::Access;
 use crate::clock;
-use crate::gate::Gate;
 use crate::health::{Health, Progress};
 use crate::history::{History, RecordedChange, Replay};
 use crate::metrics::Metrics;
 use crate::order::WorkerOrder;
-use crate::view::View;
+use crate::term_guard::TermGuard;
+use crate::view::PublishedView;
 
 /// The most connections, and the most sessions, whose hello or whose token is still missing. Each
 /// may hold about 100 KiB of memory.
-pub const UNPROVEN_MAX: usize = 512;
+pub const UNAUTHENTICATED_MAX: usize = 512;
 /// Messages of one session that may wait for the driver.
 pub const SESSION_QUEUE_MAX: usize = 4;
 
@@ -36,7 +36,7 @@ pub struct Envelope {
     /// When it was read from the connection: leases are counted from there.
     pub arrived: Moment,
     /// What happened.
-    pub what: SessionEvent,
+    pub event: SessionEvent,
     /// The permit that the event holds until it is handled.
     pub permit: Option<OwnedSemaphorePermit>,
     /// The permits of its bytes, if it is a long message; held as long.
@@ -94,8 +94,8 @@ impl SessionSlot {
 
 impl Envelope {
     /// An event of a session that arrived at `arrived`.
-    pub fn new(conn: ConnId, what: SessionEvent, arrived: Moment) -> Self {
-        Self { conn, arrived, what, permit: None, bytes: Vec::new() }
+    pub fn new(conn: ConnId, event: SessionEvent, arrived: Moment) -> Self {
+        Self { conn, arrived, event, permit: None, bytes: Vec::new() }
     }
 
     /// The same event; it holds `permit` until it is handled.
@@ -115,9 +115,9 @@ pub struct SessionPort {
     /// Never full: the sessions are limited, and so are the events of each.
     pub events: mpsc::Sender<Envelope>,
     /// Whether a grant may still be written.
-    pub gate: Arc<Gate>,
+    pub term_guard: Arc<TermGuard>,
     /// Names the leader to peers of a standby.
-    pub view: Arc<View>,
+    pub view: Arc<PublishedView>,
     /// Answers the probes.
     pub health: Arc<Health>,
     /// Whether the driver makes progress.
@@ -178,7 +178,7 @@ pub struct Handle {
     pub(crate) history: Arc<History>,
     pub(crate) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// This replica's view of the desired state.
-    pub view: Arc<View>,
+    pub view: Arc<PublishedView>,
     /// Where events are counted.
     pub metrics: Arc<Metrics>,
 }

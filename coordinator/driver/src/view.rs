@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::demand::{Demands, demands};
-use crate::gate::Gate;
+use crate::freshness::Freshness;
 use crate::health::Health;
-use crate::platform::Freshness;
+use crate::term_guard::TermGuard;
 
 /// How often a view is checked without a notification, because it becomes stale by itself.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,13 +27,13 @@ pub struct PublishedState {
     /// Who leads.
     pub leadership: Leadership,
     /// The workers that each class's present shares cannot spare; empty unless this replica leads.
-    pub held: Arc<BTreeMap<ClusterName, u32>>,
+    pub required: Arc<BTreeMap<ClusterName, u32>>,
 }
 
 impl Default for PublishedState {
     fn default() -> Self {
-        let leadership = Leadership::StandsBy(None);
-        Self { desired: None, leadership, held: Arc::default() }
+        let leadership = Leadership::Standby(None);
+        Self { desired: None, leadership, required: Arc::default() }
     }
 }
 
@@ -58,29 +58,29 @@ pub enum ViewUnavailable {
 #[derive(Debug)]
 struct CachedDemands {
     desired: Arc<Desired>,
-    held: Arc<BTreeMap<ClusterName, u32>>,
+    required: Arc<BTreeMap<ClusterName, u32>>,
     demands: Arc<Demands>,
 }
 
 /// The view of one replica.
 #[derive(Debug)]
-pub struct View {
+pub struct PublishedView {
     published: watch::Receiver<PublishedState>,
     freshness: watch::Receiver<Freshness>,
-    gate: Arc<Gate>,
+    term_guard: Arc<TermGuard>,
     health: Arc<Health>,
     cached: Mutex<Option<CachedDemands>>,
 }
 
-impl View {
+impl PublishedView {
     /// A view of what the driver publishes.
     pub fn new(
         published: watch::Receiver<PublishedState>,
         freshness: watch::Receiver<Freshness>,
-        gate: Arc<Gate>,
+        term_guard: Arc<TermGuard>,
         health: Arc<Health>,
     ) -> Self {
-        Self { published, freshness, gate, health, cached: Mutex::default() }
+        Self { published, freshness, term_guard, health, cached: Mutex::default() }
     }
 
     /// Who leads.
@@ -97,16 +97,26 @@ impl View {
         if let Some(why) = self.freshness.borrow().stale(now) {
             return Err(ViewUnavailable::Unconfirmed(why));
         }
-        let PublishedState { desired, leadership, held } = self.published.borrow().clone();
+        let PublishedState { desired, leadership, required } = self.published.borrow().clone();
         let is_led = match leadership {
-            Leadership::Leads(_) => self.gate.term().is_some_and(|term| now < term.until),
-            Leadership::StandsBy(leader) => leader.is_some(),
+            Leadership::Leader(_) => self.term_guard.term().is_some_and(|term| now < term.until),
+            Leadership::Standby(leader) => leader.is_some(),
         };
         if !is_led {
             return Err(ViewUnavailable::NoLeader);
         }
         let unread = || ViewUnavailable::Unready("the manifests have not been read yet".into());
-        Ok(self.cached_demands(desired.ok_or_else(unread)?, held))
+        Ok(self.cached_demands(desired.ok_or_else(unread)?, required))
+    }
+
+    /// The time since the platform last confirmed the desired state; `None` before it has.
+    pub(crate) fn desired_state_age(&self, now: Moment) -> Option<Duration> {
+        self.freshness.borrow().age(now)
+    }
+
+    /// Why the desired state may be outdated, for people; `None` if it was confirmed lately.
+    pub fn stale(&self, now: Moment) -> Option<String> {
+        self.freshness.borrow().stale(now)
     }
 
     /// The namespaces that the platform forbids to read.
@@ -132,17 +142,17 @@ impl View {
     fn cached_demands(
         &self,
         desired: Arc<Desired>,
-        held: Arc<BTreeMap<ClusterName, u32>>,
+        required: Arc<BTreeMap<ClusterName, u32>>,
     ) -> Arc<Demands> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |cached: &&CachedDemands| {
-            Arc::ptr_eq(&cached.desired, &desired) && Arc::ptr_eq(&cached.held, &held)
+            Arc::ptr_eq(&cached.desired, &desired) && Arc::ptr_eq(&cached.required, &required)
         };
         if let Some(cached) = cached.as_ref().filter(same) {
             return Arc::clone(&cached.demands);
         }
-        let demands = Arc::new(demands(&desired, &held));
-        *cached = Some(CachedDemands { desired, held, demands: Arc::clone(&demands) });
+        let demands = Arc::new(demands(&desired, &required));
+        *cached = Some(CachedDemands { desired, required, demands: Arc::clone(&demands) });
         demands
     }
 

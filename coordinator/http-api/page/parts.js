@@ -55,7 +55,7 @@ export function figures(names) {
 /** The figures of a cluster's budget, as its card and its view have them. */
 export const BUDGET_FIGURES = [
   ["maxJobs", "budget", "The most jobs that may run at once"],
-  ["committed", "committed", "Slots that workers may be using, as far as anyone can know"],
+  ["committed", "committed", "Upper bound of the slots that workers are using"],
   ["granted", "granted", "Slots granted to workers that take jobs"],
   ["running", "running", "Jobs that run, as reported"],
 ];

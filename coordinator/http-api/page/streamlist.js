@@ -12,7 +12,7 @@ const FRESH = 4000;
 
 const PHASES = {
   CLAIM_PHASE_HELD: "owned",
-  CLAIM_PHASE_REVOKING: "asked back",
+  CLAIM_PHASE_REVOKING: "revoked",
   CLAIM_PHASE_LAPSING: "ends with its time",
 };
 

@@ -90,7 +90,7 @@ pub struct JobCounts {
     pub running: u64,
     /// The sum of all pool sizes that were granted.
     pub granted: u64,
-    /// The most jobs that may be running, as far as anyone can know; never above the budget.
+    /// Upper bound of the jobs that are running; never above the budget.
     pub committed: u64,
     /// The jobs that the connected workers could run: at most maxJobs.
     pub capacity: u64,

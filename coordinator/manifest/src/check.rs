@@ -363,9 +363,9 @@ impl Checker<'_> {
         node: &mut Node,
         name: impl Fn(&str) -> Result<N, String>,
     ) -> Option<S> {
-        let (manifest, misfits) = decode::<Manifest<S>>(node, self.home.unknown());
-        for misfit in misfits {
-            self.report(misfit.at, show(&misfit.path), misfit.message);
+        let (manifest, errors) = decode::<Manifest<S>>(node, self.home.unknown());
+        for error in errors {
+            self.report(error.at, show(&error.path), error.message);
         }
         let manifest = manifest?;
         if manifest.api_version != API_VERSION {

@@ -37,22 +37,22 @@ pub(crate) struct FieldError {
 /// What becomes of a field that no type knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownFields {
-    /// It is a misfit.
+    /// It does not fit the type.
     Refused,
     /// Nothing.
     Ignored,
 }
 
-/// Reads `node` as a `T`. `None` only together with at least one misfit.
+/// Reads `node` as a `T`. `None` only together with at least one error.
 pub(crate) fn decode<T: DeserializeOwned>(
     node: &mut Node,
     unknown: UnknownFields,
 ) -> (Option<T>, Vec<FieldError>) {
-    let mut misfits = Vec::new();
+    let mut errors = Vec::new();
     let mut pruned: Vec<Vec<PathStep>> = Vec::new();
-    while misfits.len() < FIELD_ERRORS_MAX {
+    while errors.len() < FIELD_ERRORS_MAX {
         let mut error = match T::deserialize(NodeDeserializer { node, unknown }) {
-            Ok(value) => return (Some(value), misfits),
+            Ok(value) => return (Some(value), errors),
             Err(error) => error,
         };
         error.path.reverse();
@@ -60,7 +60,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
         let mut path = error.path.clone();
         // A field is missing where its wrong value was left out: it has been reported.
         if !(missing && pruned.contains(&path)) {
-            misfits.push(FieldError {
+            errors.push(FieldError {
                 at: error.at.unwrap_or(node.at),
                 path: error.path,
                 message: error.message,
@@ -74,7 +74,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
         }
         pruned.push(path);
     }
-    (None, misfits)
+    (None, errors)
 }
 
 /// The path as people write it: `spec.streams[3].weight`.

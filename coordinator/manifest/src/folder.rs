@@ -81,9 +81,9 @@ fn list_one(
     let path = if folder.is_empty() { root.to_owned() } else { root.join(folder) };
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotADirectory => {
-            "is a file, expected a folder: what it gave stays in force".to_owned()
+            "is a file, expected a folder: its last valid objects stay in force".to_owned()
         }
-        _ => format!("the folder cannot be read ({error}): what it gave stays in force"),
+        _ => format!("the folder cannot be read ({error}): its last valid objects stay in force"),
     };
     let meta = fs::metadata(&path).map_err(unreadable)?;
     if !seen.insert((meta.dev(), meta.ino())) {

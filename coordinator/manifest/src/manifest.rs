@@ -327,7 +327,7 @@ pub struct StreamSetSpec {
     #[serde(default)]
     pub moves: MovesSpec,
     /// What is done for workers that cannot reload. None: nothing. Restart: pods whose streams
-    /// changed are restarted, one at a time, after they have let go of them. Kubernetes only.
+    /// changed are restarted, one at a time, after they have released them. Kubernetes only.
     #[serde(default)]
     pub refresh: RefreshSpec,
 }

@@ -188,8 +188,8 @@ impl PipelineReconciler {
         }
         let asked = names.clone();
         let snapshots = self.context.handle.ask(move |core, _| match core.leadership() {
-            Leadership::StandsBy(_) => None,
-            Leadership::Leads(_) => {
+            Leadership::Standby(_) => None,
+            Leadership::Leader(_) => {
                 Some(asked.into_iter().map(|name| snapshot(core, name)).collect::<Vec<_>>())
             }
         });
@@ -304,7 +304,7 @@ impl PipelineReconciler {
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
             | Notice::NameRefused { .. }
-            | Notice::Offence { .. } => {}
+            | Notice::ProtocolViolation { .. } => {}
         }
     }
 

@@ -7,13 +7,15 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, LeadSettings, Listing, Namespaces, RenewalOutcome,
     TermTaken,
 };
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_driver::campaign::{
-    Answer, Candidate, ExposureStore, Loss, Replica, Stopped, Successor, TermStore, Won, wait_ready,
+    CampaignContext, Candidate, ElectedTerm, ExposureStore, LossReason, Stopped, Successor,
+    TermStore, wait_ready,
 };
 use leasehold_driver::clock;
 use leasehold_driver::health::Progress;
@@ -111,8 +113,8 @@ impl Candidate for FileCandidate {
 
     async fn stand_by(
         &mut self,
-        replica: &mut Replica,
-    ) -> Result<Won<TermFiles, ExposureFiles>, Stopped> {
+        context: &mut CampaignContext,
+    ) -> Result<ElectedTerm<TermFiles, ExposureFiles>, Stopped> {
         let period = (self.settings.takeover_after / BEATS).clamp(CHECK_MIN, CHECK_MAX);
         let mut checks = interval(period);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -122,48 +124,48 @@ impl Candidate for FileCandidate {
         loop {
             tokio::select! {
                 biased;
-                command = replica.commands.recv() => match command {
+                command = context.commands.recv() => match command {
                     None => return Err(Stopped),
                     Some(Command::Resign(done)) => {
                         let _ = done.send(());
                         return Err(Stopped);
                     }
                     // An order for a term that has ended.
-                    Some(Command::Order { order, .. }) => replica.raise_above(order.above()),
+                    Some(Command::Order { order, .. }) => context.raise_above(order.above()),
                     Some(Command::ConfirmEntries { .. }) => {}
                 },
-                () = replica.events.closed() => return Err(Stopped),
+                () = context.events.closed() => return Err(Stopped),
                 _ = ended_leaders.recv() => awaited = None,
                 _ = checks.tick() => {}
-                ready = wait_ready(&mut replica.ready) => {
+                ready = wait_ready(&mut context.ready) => {
                     ready?;
-                    replica.ready = None;
+                    context.ready = None;
                 }
             }
-            match self.check(watch.take(), replica.above()).await {
+            match self.check(watch.take(), context.above()).await {
                 Err(error) => {
                     // A replaced folder has already been logged.
                     if self.disk.folder.lost().is_none() {
-                        replica.errors.report("cannot read the state folder", &error);
+                        context.errors.report("cannot read the state folder", &error);
                     }
-                    self.set_health(replica);
+                    self.set_health(context);
                     sleep(PAUSE).await;
                 }
                 Ok((seen, vacant)) => {
-                    self.set_health(replica);
+                    self.set_health(context);
                     if let Some(seen) = &seen {
-                        replica.raise_above(Some(seen.state.epoch));
+                        context.raise_above(Some(seen.state.epoch));
                         if awaited != Some(seen.state.epoch) && !vacant {
                             self.await_end(seen.state.epoch, &ended);
                             awaited = Some(seen.state.epoch);
                         }
                         if !vacant {
-                            notify(replica, &seen.state).await?;
+                            notify(context, &seen.state).await?;
                         }
                     }
                     if vacant
-                        && replica.ready.is_none()
-                        && let Some(won) = self.try_to_lead(seen.clone(), replica).await
+                        && context.ready.is_none()
+                        && let Some(won) = self.try_to_lead(seen.clone(), context).await
                     {
                         return Ok(won);
                     }
@@ -218,36 +220,40 @@ impl FileCandidate {
     async fn try_to_lead(
         &self,
         seen: Option<Watch>,
-        replica: &mut Replica,
-    ) -> Option<Won<TermFiles, ExposureFiles>> {
+        context: &mut CampaignContext,
+    ) -> Option<ElectedTerm<TermFiles, ExposureFiles>> {
         sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
-        let (settings, disk, above) = (self.settings.clone(), self.disk.clone(), replica.above());
+        let (settings, disk, above) = (self.settings.clone(), self.disk.clone(), context.above());
         let taken = blocking(move || take_term(&settings, &disk, above, seen.as_ref())).await;
         match taken {
             Ok(term) => {
                 let TakenTerm { taken, held, log, entries } = term?;
-                replica.errors.recover();
+                context.errors.recover();
                 let log = Arc::new(Mutex::new(log));
                 let terms = TermFiles {
                     address: self.settings.address.clone(),
                     disk: self.disk.clone(),
                     held: Arc::new(Mutex::new(held)),
                     log: Arc::clone(&log),
-                    progress: Arc::clone(&replica.progress),
+                    progress: Arc::clone(&context.progress),
                 };
                 let folder = self.disk.folder.clone();
-                Some(Won { taken, terms, exposures: ExposureFiles { folder, log, entries } })
+                Some(ElectedTerm {
+                    taken,
+                    terms,
+                    exposures: ExposureFiles { folder, log, entries },
+                })
             }
             Err(error) => {
-                replica.errors.report("cannot take a term", &error);
+                context.errors.report("cannot take a term", &error);
                 sleep(PAUSE).await;
                 None
             }
         }
     }
 
-    fn set_health(&self, replica: &Replica) {
-        set_health(&replica.progress, &self.disk.folder);
+    fn set_health(&self, context: &CampaignContext) {
+        set_health(&context.progress, &self.disk.folder);
     }
 }
 
@@ -257,13 +263,13 @@ fn set_health(progress: &Progress, folder: &StateFolder) {
 }
 
 /// Notifies the driver of the leader, if its claim can be read.
-async fn notify(replica: &mut Replica, state: &EpochState) -> Result<(), Stopped> {
+async fn notify(context: &mut CampaignContext, state: &EpochState) -> Result<(), Stopped> {
     let Some(Claim { identity, address, .. }) = &state.claim else { return Ok(()) };
-    replica.notify_leader(Some(address.clone()), Some(identity), Some(state.epoch)).await
+    context.notify_leader(Some(address.clone()), Some(identity), Some(state.epoch)).await
 }
 
 impl TermStore for TermFiles {
-    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)> {
+    fn renew(&mut self) -> BoxFuture<'static, (Moment, Result<RenewalOutcome, String>)> {
         let Disk { folder, epochs } = self.disk.clone();
         let (held, log) = (Arc::clone(&self.held), Arc::clone(&self.log));
         Box::pin(blocking(move || {
@@ -284,9 +290,9 @@ impl TermStore for TermFiles {
         }))
     }
 
-    async fn lost(self, loss: Loss, until: Moment) -> Successor {
+    async fn on_lost(self, reason: LossReason, until: Moment) -> Successor {
         let epoch = self.held.lock().unwrap_or_else(PoisonError::into_inner).epoch;
-        tracing::info!(epoch = epoch.0, ?loss, "no longer leads");
+        tracing::info!(epoch = epoch.0, ?reason, "no longer leads");
         set_health(&self.progress, &self.disk.folder);
         let Self { address: own, disk, held, .. } = self;
         unlock_at_end(held, until);
@@ -303,14 +309,17 @@ impl TermStore for TermFiles {
 
 impl ExposureStore for ExposureFiles {
     /// A folder has no namespaces: it is asked for all entries, once.
-    fn list(&mut self, _: Namespaces) -> Answer<Result<Listing, String>> {
+    fn list(&mut self, _: Namespaces) -> BoxFuture<'static, Result<Listing, String>> {
         let exposed = std::mem::take(&mut self.entries);
         Box::pin(std::future::ready(Ok(Listing { exposed, unreadable: BTreeSet::new() })))
     }
 
     /// Writes to this term's own log, which no other leader writes to. The entries of the log
     /// before it were adopted when this one was opened.
-    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {
+    fn write(
+        &mut self,
+        attempts: Vec<EntryAttempt>,
+    ) -> BoxFuture<'static, Vec<(EntryChange, EntryOutcome)>> {
         let (log, folder) = (Arc::clone(&self.log), self.folder.clone());
         let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
         Box::pin(blocking(move || {

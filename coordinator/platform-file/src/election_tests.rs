@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetScope, SetsVersion};
 use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
@@ -65,7 +65,7 @@ pub(crate) fn worker(name: &str) -> WorkerKey {
 }
 
 pub(crate) fn exposure(jobs_max: u32) -> Exposure {
-    let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
+    let sets = SetScope::Listed { version: SetsVersion(7), timeless: true };
     let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(10));
     Exposure { incarnation, ttl, jobs_max, sets, identity: None, fresh_agent: None }
 }

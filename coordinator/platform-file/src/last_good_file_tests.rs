@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::desired_publisher::DesiredPublisher;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_manifest::Problem;
 use leasehold_manifest::last_good::FILE;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -31,11 +31,12 @@ use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
-use leasehold_driver::campaign::{self, Replica, StoreErrors};
+use leasehold_driver::campaign::{self, CampaignContext, StoreErrors};
 use leasehold_driver::cell::Cell;
 use leasehold_driver::desired_publisher::DesiredPublisher;
+use leasehold_driver::freshness::Freshness;
 use leasehold_driver::health::Progress;
-use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform};
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::last_good;
 use leasehold_types::{CellId, TimeBounds};
@@ -143,8 +144,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, epochs };
     let errors = StoreErrors::new(true, "the state folder works again");
-    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
-    tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));
+    let context = CampaignContext::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(FileCandidate::new(settings, disk), context));
     Ok(Platform {
         events,
         commands,
@@ -154,7 +155,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         replicas,
         access,
         progress,
-        attend: None,
+        handle_sender: None,
     })
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::clock;
 use leasehold_driver::desired_publisher::DesiredPublisher;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_driver::watcher::Watcher;
 use leasehold_manifest::folder::{self, Stamp};
 use leasehold_manifest::{Catalog, FolderVersion, Reading};

@@ -11,7 +11,7 @@ use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::clock;
 use leasehold_driver::desired_publisher::DesiredPublisher;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_manifest::Problem;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;

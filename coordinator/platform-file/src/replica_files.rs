@@ -264,7 +264,7 @@ impl ReplicaFiles {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_coordinator_core::desired::{Cluster, RolloutOrder};
+    use leasehold_coordinator_core::desired::Cluster;
     use leasehold_types::ClusterName;
 
     use super::*;

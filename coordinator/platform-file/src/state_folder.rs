@@ -215,7 +215,7 @@ fn create(
 /// Refuses a file system where a lock does not prove that its process runs.
 fn check_file_system(path: &Path) -> io::Result<()> {
     let found = rustix::fs::statfs(path)?;
-    match file_system::with_unproven_locks(found.f_type) {
+    match file_system::with_untested_locks(found.f_type) {
         None => Ok(()),
         Some(name) => {
             Err(io::Error::other(file_system::refusal(&path.display().to_string(), name)))

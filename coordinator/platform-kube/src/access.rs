@@ -22,7 +22,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use leasehold_driver::access::certificate::{AUTOSCALER, CertificateNames};
 use leasehold_driver::access::{
-    ACCESS_MAX, AccessRequest, Caller, Credentials, Denied, Subject, Wants,
+    ACCESS_MAX, AccessRequest, Caller, Credentials, Denied, Permission, Subject,
 };
 use leasehold_driver::clock;
 use leasehold_driver::log_limit::PeerLogLimit;
@@ -112,59 +112,59 @@ impl AccessReviewer {
     }
 
     async fn answer(&self, request: AccessRequest) {
-        let AccessRequest { shown, wants, mut answer } = request;
+        let AccessRequest { shown, permission, mut answer } = request;
         let decided = tokio::select! {
-            decided = self.decide(&shown, &wants) => decided,
+            decided = self.decide(&shown, &permission) => decided,
             () = answer.closed() => return,
         };
         if let Err(why) = &decided {
-            self.log_denial(shown.peer, &wants, why);
+            self.log_denial(shown.peer, &permission, why);
         }
         // The caller may have gone.
         let _ = answer.send(decided);
     }
 
-    fn log_denial(&self, peer: Option<SocketAddr>, wants: &Wants, why: &Denied) {
+    fn log_denial(&self, peer: Option<SocketAddr>, permission: &Permission, why: &Denied) {
         let is_logged = self.0.logged.allows(peer.map(|peer| peer.ip()));
         match why {
-            _ if !is_logged => tracing::debug!(?peer, ?wants, %why, "no access"),
-            Denied::Unproven(_) | Denied::Forbidden(_) => {
-                tracing::info!(?peer, ?wants, %why, "access denied");
+            _ if !is_logged => tracing::debug!(?peer, ?permission, %why, "no access"),
+            Denied::Unauthenticated(_) | Denied::Forbidden(_) => {
+                tracing::info!(?peer, ?permission, %why, "access denied");
             }
             Denied::Unavailable(_) => {
-                tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
+                tracing::warn!(?peer, ?permission, %why, "access cannot be decided");
             }
         }
     }
 
-    async fn decide(&self, shown: &Credentials, wants: &Wants) -> Result<Caller, Denied> {
+    async fn decide(&self, shown: &Credentials, permission: &Permission) -> Result<Caller, Denied> {
         let certificate = shown.certificate.as_deref();
-        let identity = match wants {
+        let identity = match permission {
             // Decided without the API server: standbys follow the leader while it is away.
-            Wants::Follow => return self.authorize_replica(certificate),
-            Wants::Speak(key) => {
-                let identity = self.identify(shown, wants, AGENT_FRESH_FOR).await?;
+            Permission::Follow => return self.authorize_replica(certificate),
+            Permission::ActAsAgent(key) => {
+                let identity = self.identify(shown, permission, AGENT_FRESH_FOR).await?;
                 self.authorize_agent(&identity, key).await?;
                 identity
             }
-            Wants::Read(subject) => {
-                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+            Permission::Read(subject) => {
+                let identity = self.identify(shown, permission, PERSON_FRESH_FOR).await?;
                 self.authorize_person(&identity, Verb::Read, subject).await?;
                 identity
             }
-            Wants::Change(subject) => {
-                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+            Permission::Change(subject) => {
+                let identity = self.identify(shown, permission, PERSON_FRESH_FOR).await?;
                 self.authorize_person(&identity, Verb::Change, subject).await?;
                 identity
             }
-            Wants::Demand(class) => {
+            Permission::Demand(class) => {
                 if let Some(caller) = autoscaler(certificate, class) {
                     return Ok(caller);
                 }
                 if shown.token.is_none() {
                     return Err(no_autoscaler(certificate, class));
                 }
-                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+                let identity = self.identify(shown, permission, PERSON_FRESH_FOR).await?;
                 self.authorize_scaler(&identity, class).await?;
                 identity
             }
@@ -193,7 +193,7 @@ impl AccessReviewer {
                 "the certificate is for {names}, and may not follow a replica: that needs one for \
                  DNS:{wanted}, as the replicas have"
             ))),
-            None => Err(Denied::Unproven(format!(
+            None => Err(Denied::Unauthenticated(format!(
                 "no client certificate: only a replica with a certificate for DNS:{wanted} may \
                  follow another one"
             ))),
@@ -230,28 +230,28 @@ impl AccessReviewer {
     async fn identify(
         &self,
         shown: &Credentials,
-        wants: &Wants,
+        permission: &Permission,
         fresh_for: Duration,
     ) -> Result<Identity, Denied> {
         let Some(token) = shown.token.as_deref() else {
-            return Err(Denied::Unproven(format!(
+            return Err(Denied::Unauthenticated(format!(
                 "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
                 self.0.audience
             )));
         };
         if token.len() > TOKEN_BYTES_MAX {
             let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
-            return Err(Denied::Unproven(why));
+            return Err(Denied::Unauthenticated(why));
         }
         let hash = TokenHash::of(token);
         match self.token_cache().get(&hash, fresh_for, clock::now()) {
             CachedReview::Accepted(identity) => return Ok(identity),
-            CachedReview::Rejected(why) => return Err(Denied::Unproven(why)),
+            CachedReview::Rejected(why) => return Err(Denied::Unauthenticated(why)),
             CachedReview::Stale(_) | CachedReview::Unknown => {}
         }
-        let review = self.review_once(token, hash, shown.peer, wants, fresh_for);
+        let review = self.review_once(token, hash, shown.peer, permission, fresh_for);
         self.0.reviews.share(hash, review).await.map_err(|error| match error {
-            ReviewError::Rejected(why) => Denied::Unproven(why),
+            ReviewError::Rejected(why) => Denied::Unauthenticated(why),
             ReviewError::Unavailable(why) => {
                 Denied::Unavailable(format!("cannot review the token, try again: {why}"))
             }
@@ -264,7 +264,7 @@ impl AccessReviewer {
         token: &str,
         hash: TokenHash,
         peer: Option<SocketAddr>,
-        wants: &Wants,
+        permission: &Permission,
         fresh_for: Duration,
     ) -> Reviewed {
         let stale = match self.token_cache().get(&hash, fresh_for, clock::now()) {
@@ -274,7 +274,7 @@ impl AccessReviewer {
             CachedReview::Unknown => None,
         };
         let claims = TokenClaims::read(token);
-        let (lane, caller) = self.lane(claims.as_ref(), stale.as_ref(), peer, wants);
+        let (lane, caller) = self.lane(claims.as_ref(), stale.as_ref(), peer, permission);
         let status = match self.review(token, lane, &caller).await {
             Ok(status) => status,
             Err(why) => return stale.ok_or(ReviewError::Unavailable(why)),
@@ -302,11 +302,11 @@ impl AccessReviewer {
         claims: Option<&TokenClaims>,
         accepted_before: Option<&Identity>,
         peer: Option<SocketAddr>,
-        wants: &Wants,
+        permission: &Permission,
     ) -> (Lane, String) {
         let user = accepted_before.map(|identity| identity.username.clone());
-        match (wants, user) {
-            (Wants::Speak(key), user) => {
+        match (permission, user) {
+            (Permission::ActAsAgent(key), user) => {
                 let pod = claims.and_then(|claims| claims.pod_of(key));
                 let may_exist = |pod: &BoundPod| {
                     let facts = self.0.pods.find(&pod.name.namespace, &pod.name.name);
@@ -407,7 +407,7 @@ fn no_autoscaler(shown: Option<&CertificateNames>, class: &ClusterName) -> Denie
     );
     match shown {
         Some(names) => Denied::Forbidden(format!("the certificate is for {names}: {needed}")),
-        None => Denied::Unproven(format!("no client certificate and no token: {needed}")),
+        None => Denied::Unauthenticated(format!("no client certificate and no token: {needed}")),
     }
 }
 

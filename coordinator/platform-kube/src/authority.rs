@@ -27,6 +27,7 @@ use kube::{Api, Client, ResourceExt as _};
 use leasehold_driver::clock::time_of_day;
 use leasehold_driver::platform::{ServingCertificate, ServingCertificates};
 use leasehold_driver::trust::{Bundle, Trust};
+use leasehold_kube_api::names::FIELD_MANAGER;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -39,8 +40,6 @@ use crate::watch_cache::{events, named};
 
 /// The name of the Secret, and of the ConfigMaps.
 const NAME: &str = "leasehold-ca";
-/// The name under which fields are managed.
-const FIELD_MANAGER: &str = "leasehold";
 /// The Secret's type.
 const SECRET_TYPE: &str = "kubernetes.io/tls";
 /// The timeout of one call to the API server.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use kube::runtime::watcher::watch_object;
 use leasehold_coordinator_core::campaign::{LeadSettings, TermTaken};
-use leasehold_driver::campaign::{Candidate, Replica, Stopped, Won, if_some, release, wait_ready};
+use leasehold_driver::campaign::{
+    CampaignContext, Candidate, ElectedTerm, Stopped, if_some, release, wait_ready,
+};
 use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
 use leasehold_driver::replicas::KnownReplica;
@@ -116,16 +118,16 @@ impl Candidate for LeaseCandidate {
 
     async fn stand_by(
         &mut self,
-        replica: &mut Replica,
-    ) -> Result<Won<TermLease, PodExposures>, Stopped> {
+        context: &mut CampaignContext,
+    ) -> Result<ElectedTerm<TermLease, PodExposures>, Stopped> {
         let mut watch = self.watch();
         loop {
-            let nap = self.evaluate(&mut watch, replica).await?;
+            let nap = self.evaluate(&mut watch, context).await?;
             let woken = tokio::select! {
                 biased;
-                command = replica.commands.recv() => Woken::Command(command),
-                () = replica.events.closed() => Woken::DriverGone,
-                known = wait_ready(&mut replica.ready) => Woken::Ready(known),
+                command = context.commands.recv() => Woken::Command(command),
+                () = context.events.closed() => Woken::DriverGone,
+                known = wait_ready(&mut context.ready) => Woken::Ready(known),
                 found = if_some(&mut watch.call) => Woken::Found(found),
                 Some(change) = watch.changes.recv() => Woken::Changed(change),
                 signal = next_signal(&mut watch.connection) => Woken::LeaderSignal(signal),
@@ -135,22 +137,22 @@ impl Candidate for LeaseCandidate {
             match woken {
                 Woken::Command(None) | Woken::DriverGone => return Err(Stopped),
                 Woken::Command(Some(Command::Resign(done))) => {
-                    self.resign(watch, replica).await;
+                    self.resign(watch, context).await;
                     let _ = done.send(());
                     return Err(Stopped);
                 }
                 // The order is for a term that has ended.
                 Woken::Command(Some(Command::Order { order, .. })) => {
-                    replica.raise_above(order.above());
+                    context.raise_above(order.above());
                 }
                 Woken::Command(Some(Command::ConfirmEntries { .. })) => {}
                 Woken::Ready(ready) => {
                     ready?;
-                    replica.ready = None;
+                    context.ready = None;
                 }
                 Woken::Found(found) => {
                     watch.call = None;
-                    if let Some(won) = self.found(&mut watch, found, replica, now) {
+                    if let Some(won) = self.found(&mut watch, found, context, now) {
                         return Ok(won);
                     }
                 }
@@ -160,12 +162,12 @@ impl Candidate for LeaseCandidate {
                 }
                 Woken::Changed(Err(why)) => {
                     watch.detector.api_failed();
-                    replica.errors.report("cannot watch the Lease", &why);
+                    context.errors.report("cannot watch the Lease", &why);
                 }
                 Woken::LeaderSignal(signal) => watch.detector.on_signal(signal, now),
                 Woken::Time => {}
             }
-            replica.raise_above(Some(watch.detector.highest_epoch()));
+            context.raise_above(Some(watch.detector.highest_epoch()));
         }
     }
 }
@@ -195,7 +197,7 @@ impl LeaseCandidate {
     async fn evaluate(
         &self,
         watch: &mut Watch,
-        replica: &mut Replica,
+        context: &mut CampaignContext,
     ) -> Result<Duration, Stopped> {
         let now = clock::now();
         let status = watch.detector.evaluate(now);
@@ -216,12 +218,12 @@ impl LeaseCandidate {
                 if let Some(record) = watch.detector.leader().cloned() {
                     let leader = self.lock.other_address(&record);
                     let holder = record.holder.as_deref();
-                    replica.notify_leader(leader, holder, record.epoch).await?;
+                    context.notify_leader(leader, holder, record.epoch).await?;
                 }
                 Ok(nap)
             }
             LeaderStatus::Vacant(why) => {
-                if replica.ready.is_some() || watch.call.is_some() {
+                if context.ready.is_some() || watch.call.is_some() {
                     return Ok(PAUSE);
                 }
                 if now < watch.not_before {
@@ -242,39 +244,43 @@ impl LeaseCandidate {
         &self,
         watch: &mut Watch,
         found: Found,
-        replica: &mut Replica,
+        context: &mut CampaignContext,
         now: Moment,
-    ) -> Option<Won<TermLease, PodExposures>> {
+    ) -> Option<ElectedTerm<TermLease, PodExposures>> {
         match found {
             Found::Read(Ok(read)) => {
-                replica.errors.recover();
+                context.errors.recover();
                 watch.detector.on_read(&read, now);
-                replica.raise_above(Some(watch.detector.highest_epoch()));
+                context.raise_above(Some(watch.detector.highest_epoch()));
                 if let LeaderStatus::Vacant(why) = watch.detector.evaluate(now)
-                    && replica.ready.is_none()
+                    && context.ready.is_none()
                 {
                     watch.why = why;
                     watch.call =
-                        Some(self.take(read, replica.above(), watch.detector.longest_duration()));
+                        Some(self.take(read, context.above(), watch.detector.longest_duration()));
                 }
                 None
             }
             Found::Taken(Ok(Some((held, sent_at)))) => {
                 let (epoch, why) = (held.epoch, watch.why);
                 tracing::info!(epoch = epoch.0, ?why, "the Lease was taken");
-                replica.errors.recover();
+                context.errors.recover();
                 let (term, predecessor_end) = (TermId(fastrand::u64(1..)), held.predecessor_end);
                 let cell = Some(held.cell);
                 let taken = TermTaken { epoch, term, cell, sent_at, predecessor_end };
                 let exposures = PodExposures::new(epoch, self.pods.clone());
-                Some(Won { taken, terms: TermLease::new(self.lock.clone(), held), exposures })
+                Some(ElectedTerm {
+                    taken,
+                    terms: TermLease::new(self.lock.clone(), held),
+                    exposures,
+                })
             }
             // Another replica was faster: the next event shows the new leader.
             Found::Taken(Ok(None)) => None,
             Found::Read(Err(error)) | Found::Taken(Err(error)) => {
                 watch.detector.api_failed();
                 watch.not_before = now + PAUSE;
-                replica.errors.report("cannot take a term", &error);
+                context.errors.report("cannot take a term", &error);
                 None
             }
         }
@@ -286,11 +292,11 @@ impl LeaseCandidate {
     }
 
     /// Releases a term whose taking is in progress.
-    async fn resign(&self, mut watch: Watch, replica: &mut Replica) {
+    async fn resign(&self, mut watch: Watch, context: &mut CampaignContext) {
         if let Ok(Found::Taken(Ok(Some((held, _))))) =
             timeout(RELEASE_TIMEOUT / 2, if_some(&mut watch.call)).await
         {
-            release(TermLease::new(self.lock.clone(), held), replica).await;
+            release(TermLease::new(self.lock.clone(), held), context).await;
         }
     }
 }

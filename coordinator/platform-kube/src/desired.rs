@@ -22,7 +22,7 @@ use kube::api::DynamicObject;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::desired_publisher::DesiredPublisher;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use leasehold_manifest::collection::{Collection, ConfigMapName};
 use leasehold_manifest::{ObjectId, Problem, Reading};

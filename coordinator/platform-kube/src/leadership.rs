@@ -16,7 +16,7 @@ pub(super) fn watch_leadership(handle: Handle) -> watch::Receiver<bool> {
 async fn follow(handle: Handle, sender: watch::Sender<bool>) {
     let Ok(mut changes) = handle.watch() else { return };
     loop {
-        let asked = handle.ask(|core, _| matches!(core.leadership(), Leadership::Leads(_)));
+        let asked = handle.ask(|core, _| matches!(core.leadership(), Leadership::Leader(_)));
         let Ok(leads) = asked.await else { return };
         sender.send_if_modified(|last| std::mem::replace(last, leads) != leads);
         loop {

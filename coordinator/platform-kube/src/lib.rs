@@ -29,7 +29,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::{Client, Config};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
-use leasehold_driver::campaign::{self, Replica, StoreErrors};
+use leasehold_driver::campaign::{self, CampaignContext, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::KnownReplica;
@@ -167,7 +167,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let client = connect().await?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
-    let (attend, attended) = oneshot::channel::<Handle>();
+    let (driver_sender, driver_receiver) = oneshot::channel::<Handle>();
     let (handle_sender, handle) = watch::channel(None);
     let pods = Pods::start(
         PodsSettings {
@@ -232,8 +232,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let is_ready = when_ready(ready, authority.clone());
     let errors = StoreErrors::new(false, "the API server answers again");
     let facts = event_sender.clone();
-    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
-    tokio::spawn(campaign::run(candidate, replica));
+    let context = CampaignContext::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(candidate, context));
     let settings = Arc::new(settings);
     let observed = Observed {
         client: client.clone(),
@@ -247,7 +247,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     tokio::spawn(async move {
         // Without a driver the process is about to end.
-        let Ok(handle) = attended.await else { return };
+        let Ok(handle) = driver_receiver.await else { return };
         handle_sender.send_replace(Some(handle.clone()));
         if let Some(authority) = authority {
             // Who has the certificates made elsewhere gives no right to webhook configurations.
@@ -266,7 +266,6 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         handle_sender.closed().await;
     });
     let access = Access::Asked(access_reviewer.start());
-    let attend = Some(attend);
     let platform = Platform {
         events,
         commands,
@@ -276,7 +275,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         replicas,
         access,
         progress,
-        attend,
+        handle_sender: Some(driver_sender),
     };
     Ok(Started { platform, certificates, bundle, trust, injector, validator, evictions, observed })
 }

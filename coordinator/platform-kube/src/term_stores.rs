@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, Listing, Namespaces, RenewalOutcome,
 };
-use leasehold_driver::campaign::{Answer, ExposureStore, Loss, Successor, TermStore};
+use leasehold_driver::campaign::{ExposureStore, LossReason, Successor, TermStore};
 use leasehold_driver::clock;
 use leasehold_types::{Epoch, Moment};
 use tokio::time::timeout;
@@ -48,7 +49,7 @@ impl PodExposures {
 }
 
 impl TermStore for TermLease {
-    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)> {
+    fn renew(&mut self) -> BoxFuture<'static, (Moment, Result<RenewalOutcome, String>)> {
         let (lock, shared) = (self.lock.clone(), Arc::clone(&self.held));
         let lost_to = Arc::clone(&self.lost_to);
         let mut held = self.held();
@@ -66,9 +67,9 @@ impl TermStore for TermLease {
         })
     }
 
-    async fn lost(self, loss: Loss, _until: Moment) -> Successor {
+    async fn on_lost(self, reason: LossReason, _until: Moment) -> Successor {
         let epoch = self.held().epoch.0;
-        if loss == Loss::Expired {
+        if reason == LossReason::Expired {
             tracing::warn!(epoch, "leadership has expired: it could not be renewed");
             return Successor::default();
         }
@@ -91,14 +92,17 @@ impl TermStore for TermLease {
 }
 
 impl ExposureStore for PodExposures {
-    fn list(&mut self, namespaces: Namespaces) -> Answer<Result<Listing, String>> {
+    fn list(&mut self, namespaces: Namespaces) -> BoxFuture<'static, Result<Listing, String>> {
         let pods = self.pods.clone();
         Box::pin(async move {
             pods.list_exposed(&namespaces).await.map_err(|error| format!("{error:#}"))
         })
     }
 
-    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {
+    fn write(
+        &mut self,
+        attempts: Vec<EntryAttempt>,
+    ) -> BoxFuture<'static, Vec<(EntryChange, EntryOutcome)>> {
         let (pods, epoch) = (self.pods.clone(), self.epoch);
         Box::pin(async move {
             let mut outcomes = Vec::new();

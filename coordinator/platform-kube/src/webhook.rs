@@ -20,7 +20,7 @@ use axum::extract::{ConnectInfo, Extension, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use leasehold_driver::metrics::{Eviction, Injection, Metrics, Validation};
+use leasehold_driver::metrics::{EvictionResult, InjectionResult, Metrics, ValidationResult};
 use tokio::time::timeout;
 
 use self::admission::{Admission, Decision};
@@ -79,7 +79,7 @@ async fn inject(State(state): State<WebhookState>, peer: ReviewPeer, body: Body)
         Err(response) => return response,
     };
     let Some(clusters) = state.injector.clusters() else {
-        state.metrics.reviewed(Injection::Unready);
+        state.metrics.reviewed(InjectionResult::Unready);
         return unready("WorkerClusters and WorkerClasses");
     };
     let decision = admission.inject(&state.injector, &clusters);
@@ -93,7 +93,7 @@ async fn validate(State(state): State<WebhookState>, peer: ReviewPeer, body: Bod
         Err(response) => return response,
     };
     let Some(decision) = state.validator.decide(admission.validation()).await else {
-        state.metrics.validated(Validation::Unready);
+        state.metrics.validated(ValidationResult::Unready);
         return unready("classes and pipelines");
     };
     state.metrics.validated(decision.kind());
@@ -123,7 +123,7 @@ async fn evict(state: &WebhookState, key: Option<&str>, peer: ReviewPeer, body: 
         Err(response) => return response,
     };
     let Some(decision) = state.evictions.decide(admission.eviction(), key).await else {
-        state.metrics.eviction_reviewed(Eviction::Unready);
+        state.metrics.eviction_reviewed(EvictionResult::Unready);
         return unready("pods");
     };
     state.metrics.eviction_reviewed(decision.kind());

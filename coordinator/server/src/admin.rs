@@ -22,7 +22,7 @@ use std::time::Instant;
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::{Leadership, Presence};
-use leasehold_driver::access::{Access, Subject, Wants};
+use leasehold_driver::access::{Access, Permission, Subject};
 use leasehold_driver::log_limit::LogLimit;
 use leasehold_driver::order::OrderKind;
 use leasehold_driver::port::Handle;
@@ -112,8 +112,12 @@ impl Admin {
     }
 
     /// Checks that the caller may have what it wants, and counts its call.
-    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Allowed, AdminError> {
-        let authorized = authorize(&self.access, &self.handle.metrics, request, wants).await?;
+    async fn allow<T>(
+        &self,
+        request: &Request<T>,
+        permission: Permission,
+    ) -> Result<Allowed, AdminError> {
+        let authorized = authorize(&self.access, &self.handle.metrics, request, permission).await?;
         self.calls.begin(authorized)
     }
 
@@ -127,8 +131,8 @@ impl Admin {
         let look = move |core: &Core, now: Moment| {
             let begun = Instant::now();
             let listed = match core.leadership() {
-                Leadership::Leads(_) => Ok(look(core, now)),
-                Leadership::StandsBy(leader) => Err(leader),
+                Leadership::Leader(_) => Ok(look(core, now)),
+                Leadership::Standby(leader) => Err(leader),
             };
             (listed, begun.elapsed())
         };
@@ -145,8 +149,8 @@ impl Admin {
         question: impl FnOnce(&Core, Moment) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let asked = self.handle.ask(move |core, now| match core.leadership() {
-            Leadership::Leads(_) => question(core, now),
-            Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
+            Leadership::Leader(_) => question(core, now),
+            Leadership::Standby(leader) => Err(AdminError::NotLeading(leader)),
         });
         let span = tracing::debug_span!("admin", call = name);
         let answer = asked.instrument(span).await.map_err(|_| AdminError::Stopped)?;
@@ -165,7 +169,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::All)).await?;
         Ok(Response::new(self.status.status()))
     }
 
@@ -173,7 +177,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListClustersRequest>,
     ) -> Result<Response<proto::ListClustersResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::All)).await?;
         let listed = self.list("ListClusters", &self.lists.clusters, |core, now| {
             core.clusters(now).into_iter().map(wire::cluster).collect()
         });
@@ -185,7 +189,7 @@ impl AdminService for Admin {
         request: Request<proto::GetClusterRequest>,
     ) -> Result<Response<proto::GetClusterResponse>, Status> {
         let name = map::cluster_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
             let cluster = core.cluster(&name, now).map(wire::cluster);
             let cluster = cluster.ok_or_else(|| AdminError::cluster_not_found(core, &name))?;
@@ -200,7 +204,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ListWorkersResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let _call =
+            self.allow(&request, Permission::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
         let page = WorkerCursor::parse(&cluster, &request.page_token)?;
@@ -221,7 +226,7 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         let _call =
-            self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+            self.allow(&request, Permission::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("GetWorker", move |core, now| {
             let worker = core.worker(&key, now).map(wire::worker);
             let worker = worker.ok_or_else(|| AdminError::worker_not_found(&key))?;
@@ -235,7 +240,7 @@ impl AdminService for Admin {
         request: Request<proto::ListStreamsRequest>,
     ) -> Result<Response<proto::ListStreamsResponse>, Status> {
         let set = map::set_name("set", &request.get_ref().set).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::Set(set.clone()))).await?;
         let request = request.into_inner();
         let worker = match request.worker.as_str() {
             "" => None,
@@ -258,7 +263,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListStreamSetsRequest>,
     ) -> Result<Response<proto::ListStreamSetsResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::All)).await?;
         let listed = self.list("ListStreamSets", &self.lists.sets, |core, _| {
             core.set_summaries().into_iter().map(wire::set).collect()
         });
@@ -271,7 +276,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::GetStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        let _call = self.allow(&request, Permission::Read(subject_of(&key))).await?;
         self.ask("GetStream", move |core, _| {
             let stream = core.stream(&key).map(wire::stream);
             let stream = stream.ok_or_else(|| AdminError::stream_not_found(&key))?;
@@ -286,7 +291,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainClusterResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let _call =
+            self.allow(&request, Permission::Read(Subject::Cluster(cluster.clone()))).await?;
         self.ask("ExplainCluster", move |core, now| {
             let explanation = core.explain_cluster(&cluster, now).map(wire::explanation);
             let explanation =
@@ -303,7 +309,7 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         let _call =
-            self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+            self.allow(&request, Permission::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("ExplainWorker", move |core, now| {
             let explanation = core.explain_worker(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::worker_not_found(&key))?;
@@ -318,7 +324,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        let _call = self.allow(&request, Permission::Read(subject_of(&key))).await?;
         self.ask("ExplainStream", move |core, now| {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::stream_not_found(&key))?;
@@ -331,7 +337,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListClassesRequest>,
     ) -> Result<Response<proto::ListClassesResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::All)).await?;
         let listed = self.list("ListClasses", &self.lists.classes, |core, now| {
             core.classes(now).iter().map(wire::class).collect()
         });
@@ -342,7 +348,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListPipelinesRequest>,
     ) -> Result<Response<proto::ListPipelinesResponse>, Status> {
-        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::All)).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
         let page = PipelineCursor::parse(&request.page_token)?;
@@ -359,7 +365,7 @@ impl AdminService for Admin {
         request: Request<proto::GetPipelineRequest>,
     ) -> Result<Response<proto::GetPipelineResponse>, Status> {
         let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("GetPipeline", move |core, _| {
             let pipeline = core.pipeline(&name).map(wire::pipeline);
             let pipeline = pipeline.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
@@ -373,7 +379,7 @@ impl AdminService for Admin {
         request: Request<proto::ExplainPipelineRequest>,
     ) -> Result<Response<proto::ExplainPipelineResponse>, Status> {
         let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        let _call = self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        let _call = self.allow(&request, Permission::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("ExplainPipeline", move |core, now| {
             let explanation = core.explain_pipeline(&name, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
@@ -413,7 +419,7 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         let call =
-            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+            self.allow(&request, Permission::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let order = call.order(OrderKind::Drain, &key);
         self.order("DrainWorker", order, move |core, now| {
             connected_worker(core, &key, now)?;
@@ -429,7 +435,7 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         let call =
-            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+            self.allow(&request, Permission::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let order = call.order(OrderKind::Undrain, &key);
         self.order("UndrainWorker", order, move |core, now| {
             let worker = connected_worker(core, &key, now)?;
@@ -451,7 +457,7 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         let call =
-            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+            self.allow(&request, Permission::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let Some(declared) = request.get_ref().incarnation else {
             return Err(AdminError::Invalid(
                 "incarnation: missing: give the one that GetWorker shows, or 0 where it shows none"
@@ -484,7 +490,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::PlanResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        let call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let call =
+            self.allow(&request, Permission::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
         self.plan_of(&call, cluster, what_if).await.map(Response::new)
     }
@@ -493,7 +500,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::PlanManifestsRequest>,
     ) -> Result<Response<proto::PlanManifestsResponse>, Status> {
-        let call = self.allow(&request, Wants::Read(Subject::All)).await?;
+        let call = self.allow(&request, Permission::Read(Subject::All)).await?;
         let proto::PlanManifestsRequest { files, whole_folder } = request.into_inner();
         let scope = match (&self.access, whole_folder) {
             (Access::Asked(_), _) => Scope::Objects,

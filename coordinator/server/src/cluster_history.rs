@@ -40,8 +40,8 @@ impl ClusterHistories {
         loop {
             tick.tick().await;
             let asked = handle.ask(|core, now| match core.leadership() {
-                Leadership::Leads(_) => core.clusters(now),
-                Leadership::StandsBy(_) => Vec::new(),
+                Leadership::Leader(_) => core.clusters(now),
+                Leadership::Standby(_) => Vec::new(),
             });
             let Ok(clusters) = asked.await else { return };
             self.add(&clusters, clock::now());

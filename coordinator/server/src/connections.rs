@@ -74,7 +74,7 @@ impl Preface {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// Of peers that have not proven who they are. More wait.
-    pub(crate) unproven: usize,
+    pub(crate) unauthenticated: usize,
     /// Of those that wait for a place.
     pub(crate) waiting: usize,
     /// Of all peers that have a place or an allowed call.
@@ -82,7 +82,7 @@ pub(crate) struct ConnectionLimits {
     /// Of those with calls of people, replicas and autoscalers.
     pub(crate) callers: usize,
     /// How long a connection may take until its peer is proven.
-    pub(crate) unproven_age: Duration,
+    pub(crate) unauthenticated_age: Duration,
 }
 
 /// A listening socket with its limits.
@@ -93,7 +93,7 @@ pub(crate) struct Listener {
     permits: Arc<Semaphore>,
     places: Arc<Places>,
     waiting: FairQueue<WaitingConnection>,
-    unproven_age: Duration,
+    unauthenticated_age: Duration,
     callers: CallerLimit,
     warnings: Arc<PeerLogLimit>,
 }
@@ -109,14 +109,15 @@ struct WaitingConnection {
 impl Listener {
     /// A port where all callers are one tenant; see [`Self::with_callers`].
     pub(crate) fn new(socket: TcpListener, preface: Preface, limits: ConnectionLimits) -> Self {
-        let ConnectionLimits { unproven, waiting, total, callers, unproven_age } = limits;
+        let ConnectionLimits { unauthenticated, waiting, total, callers, unauthenticated_age } =
+            limits;
         Self {
             socket,
             preface,
             permits: Arc::new(Semaphore::new(total)),
-            places: Places::new(unproven),
+            places: Places::new(unauthenticated),
             waiting: FairQueue::new(waiting),
-            unproven_age,
+            unauthenticated_age,
             callers: CallerLimit::new(callers, callers),
             warnings: Arc::default(),
         }
@@ -185,7 +186,7 @@ impl Listener {
             ),
             preface: self.preface,
             seen: Some(0),
-            unproven_age: self.unproven_age,
+            unauthenticated_age: self.unauthenticated_age,
             timer: None,
             warnings: Arc::clone(&self.warnings),
             _permit: permit,
@@ -214,7 +215,7 @@ pub(crate) struct Connection {
     preface: Preface,
     /// Bytes of the preface seen so far; `None` once it is complete.
     seen: Option<usize>,
-    unproven_age: Duration,
+    unauthenticated_age: Duration,
     /// Fires at the peer's deadline.
     timer: Option<Pin<Box<Sleep>>>,
     warnings: Arc<PeerLogLimit>,
@@ -241,7 +242,7 @@ impl Connection {
         let complete = seen + together == self.preface.bytes().len();
         self.seen = (!complete).then_some(seen + together);
         if complete && self.preface != Preface::Any {
-            self.peer.end_after(self.unproven_age);
+            self.peer.end_after(self.unauthenticated_age);
         }
         Ok(())
     }
@@ -367,13 +368,13 @@ mod tests {
     use super::*;
 
     fn limits(total: usize) -> ConnectionLimits {
-        let unproven_age = Duration::from_secs(60);
+        let unauthenticated_age = Duration::from_secs(60);
         ConnectionLimits {
-            unproven: total,
+            unauthenticated: total,
             waiting: WAITING_MAX,
             total,
             callers: total,
-            unproven_age,
+            unauthenticated_age,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leasehold_driver::port::UNPROVEN_MAX;
+use leasehold_driver::port::UNAUTHENTICATED_MAX;
 
 use crate::connections::{ConnectionLimits, WAITING_MAX};
 use crate::web;
@@ -46,25 +46,25 @@ impl FileShares {
     }
 
     /// The limits of the gRPC port with this many sessions.
-    pub(crate) fn grpc(self, sessions: usize, unproven_age: Duration) -> ConnectionLimits {
+    pub(crate) fn grpc(self, sessions: usize, unauthenticated_age: Duration) -> ConnectionLimits {
         let part = (self.of_grpc() / GRPC_PART).max(1);
-        let (unproven, callers) = (UNPROVEN_MAX.min(part), CALLERS_MAX.min(part));
+        let (unauthenticated, callers) = (UNAUTHENTICATED_MAX.min(part), CALLERS_MAX.min(part));
         ConnectionLimits {
-            unproven,
+            unauthenticated,
             waiting: WAITING_MAX.min(part),
             // The connections that have just lost their places count until they are closed.
-            total: sessions + 2 * unproven + callers,
+            total: sessions + 2 * unauthenticated + callers,
             callers,
-            unproven_age,
+            unauthenticated_age,
         }
     }
 
     /// The limits of each port for HTTP.
     pub(crate) fn http(self) -> ConnectionLimits {
         let share = self.files / HTTP_PART;
-        let unproven = web::LIMITS.unproven.min(share / 4).max(1);
+        let unauthenticated = web::LIMITS.unauthenticated.min(share / 4).max(1);
         let waiting = web::LIMITS.waiting.min(share / 4).max(1);
-        ConnectionLimits { unproven, waiting, total: 2 * unproven, ..web::LIMITS }
+        ConnectionLimits { unauthenticated, waiting, total: 2 * unauthenticated, ..web::LIMITS }
     }
 
     fn of_grpc(self) -> usize {
@@ -100,7 +100,8 @@ mod tests {
         // Too few for anything: no limit is 0.
         let none = FileShares::of(0);
         let (grpc, http) = (none.grpc(none.sessions(1), Duration::ZERO), none.http());
-        let limits = [grpc.unproven, grpc.waiting, http.unproven, http.waiting, http.total];
+        let limits =
+            [grpc.unauthenticated, grpc.waiting, http.unauthenticated, http.waiting, http.total];
         assert_eq!(limits, [1, 1, 1, 1, 2]);
     }
 }

@@ -50,7 +50,7 @@ const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// has proven anything.
 const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024;
 /// How long a connection may take until a call of it is allowed.
-const UNPROVEN_AGE: Duration = Duration::from_secs(30);
+const UNAUTHENTICATED_AGE: Duration = Duration::from_secs(30);
 /// After how long without traffic a connection gets a keepalive ping, and how long the answer may
 /// take.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         Some(_) => Preface::Tls,
         None => Preface::Http2,
     };
-    let limits = port.files.grpc(port.sessions.sessions_max, UNPROVEN_AGE);
+    let limits = port.files.grpc(port.sessions.sessions_max, UNAUTHENTICATED_AGE);
     let per_tenant = match port.sessions.access {
         Access::Asked(_) => port.sessions.namespace_share.of(limits.callers),
         // Callers have no names, or people share one.

@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
-use leasehold_driver::access::{Access, Wants};
+use leasehold_driver::access::{Access, Permission};
 use leasehold_driver::clock;
 use leasehold_driver::demand::Demand;
 use leasehold_driver::metrics::Metrics;
-use leasehold_driver::view::View;
+use leasehold_driver::view::PublishedView;
 use leasehold_proto::externalscaler as proto;
 use leasehold_proto::externalscaler::external_scaler_server::{
     ExternalScaler, ExternalScalerServer,
@@ -34,7 +34,7 @@ const REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// KEDA's external scaler over one replica's view. KEDA sends no token, but a client certificate.
 #[derive(Debug)]
 pub struct Scaler {
-    view: Arc<View>,
+    view: Arc<PublishedView>,
     access: Access,
     metrics: Arc<Metrics>,
     streams: Arc<Semaphore>,
@@ -43,7 +43,7 @@ pub struct Scaler {
 impl Scaler {
     /// The service of a replica with this view; `access` authorizes the callers.
     pub fn service(
-        view: Arc<View>,
+        view: Arc<PublishedView>,
         access: Access,
         metrics: Arc<Metrics>,
     ) -> ExternalScalerServer<Self> {
@@ -59,8 +59,8 @@ impl Scaler {
         reference: &proto::ScaledObjectRef,
     ) -> Result<(ClassQuery, Authorized), Status> {
         let query = ClassQuery::parse(reference)?;
-        let wants = Wants::Demand(query.name().clone());
-        let allowed = authorize(&self.access, &self.metrics, request, wants).await;
+        let permission = Permission::Demand(query.name().clone());
+        let allowed = authorize(&self.access, &self.metrics, request, permission).await;
         allowed.map(|caller| (query, caller)).map_err(|refused| status_of(&refused))
     }
 

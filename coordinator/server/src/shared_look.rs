@@ -46,7 +46,7 @@ impl<'a, T> Waiting<'a, T> {
 impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
         let was_last = self.0.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Whoever has the lock now waits, too, and forgets the answer in the end.
+        // The caller that has the lock now waits, too, and forgets the answer in the end.
         if was_last && let Ok(mut last) = self.0.last.try_lock() {
             last.answer = None;
         }

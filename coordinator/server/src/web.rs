@@ -39,12 +39,12 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 64;
 /// The limits of a port for HTTP. A peer is never proven, so all its connections have places that
 /// others may take; those whose last request is the oldest go first.
 pub(crate) const LIMITS: ConnectionLimits = ConnectionLimits {
-    unproven: CONNECTIONS_MAX,
+    unauthenticated: CONNECTIONS_MAX,
     waiting: WAITING_MAX,
     // The connections that have just lost their places count until they are closed.
     total: 2 * CONNECTIONS_MAX,
     callers: 0,
-    unproven_age: HEADERS_TIMEOUT,
+    unauthenticated_age: HEADERS_TIMEOUT,
 };
 
 /// A connection whose peer is known.

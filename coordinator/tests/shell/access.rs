@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::access::{Access, AccessRequest, Caller, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, AccessRequest, Caller, Denied, Permission, Subject};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use leasehold_proto::coordinator::v1::RefusalReason;
@@ -68,7 +68,7 @@ async fn a_hello_is_welcome_once_the_platform_allows_it() {
     let mut agent = say_hello(replica.grpc, "secret").await;
     let question = asked.recv().await.expect("a question");
     assert_eq!(question.shown.token.as_deref(), Some("secret"));
-    assert_eq!(question.wants, Wants::Speak(worker()));
+    assert_eq!(question.permission, Permission::ActAsAgent(worker()));
     assert!(question.shown.peer.is_some());
     question.answer.send(Ok(Caller::User("ada".into()))).expect("someone who asks");
     agent.welcome().await;
@@ -78,7 +78,7 @@ async fn a_hello_is_welcome_once_the_platform_allows_it() {
 async fn a_denied_hello_is_refused_with_the_reason_and_changes_nothing() {
     let (replica, mut asked) = leading().await;
     for (denied, reason) in [
-        (Denied::Unproven("no token".into()), RefusalReason::Unauthorized),
+        (Denied::Unauthenticated("no token".into()), RefusalReason::Unauthorized),
         (Denied::Forbidden("another's token".into()), RefusalReason::Unauthorized),
         (Denied::Unavailable("ask later".into()), RefusalReason::GoAway),
     ] {
@@ -178,7 +178,7 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
             let answers = async {
                 let question = asked.recv().await.expect("a question");
                 assert_eq!(question.shown.token.as_deref(), Some("secret"));
-                assert_eq!(question.wants, $wants, stringify!($call));
+                assert_eq!(question.permission, $wants, stringify!($call));
                 question.answer.send(Err(no())).expect("someone who asks");
             };
             let (answer, ()) = tokio::join!(admin.$call(request), answers);
@@ -189,38 +189,38 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
     }
     let (cluster, worker) = (|| "crawl".to_owned(), || "w-0".to_owned());
     let (set, stream) = (|| "feeds".to_owned(), || "a".to_owned());
-    refused!(get_status, GetStatusRequest {}, Wants::Read(Subject::All));
-    refused!(list_clusters, ListClustersRequest {}, Wants::Read(Subject::All));
-    refused!(get_cluster, GetClusterRequest { name: cluster() }, Wants::Read(crawl()));
-    refused!(list_stream_sets, ListStreamSetsRequest {}, Wants::Read(Subject::All));
+    refused!(get_status, GetStatusRequest {}, Permission::Read(Subject::All));
+    refused!(list_clusters, ListClustersRequest {}, Permission::Read(Subject::All));
+    refused!(get_cluster, GetClusterRequest { name: cluster() }, Permission::Read(crawl()));
+    refused!(list_stream_sets, ListStreamSetsRequest {}, Permission::Read(Subject::All));
     let explain = ExplainClusterRequest { cluster: cluster() };
-    refused!(explain_cluster, explain, Wants::Read(crawl()));
+    refused!(explain_cluster, explain, Permission::Read(crawl()));
     let list = ListWorkersRequest { cluster: cluster(), ..Default::default() };
-    refused!(list_workers, list, Wants::Read(crawl()));
+    refused!(list_workers, list, Permission::Read(crawl()));
     let get = GetWorkerRequest { cluster: cluster(), worker: worker() };
-    refused!(get_worker, get, Wants::Read(crawl()));
+    refused!(get_worker, get, Permission::Read(crawl()));
     let explain = ExplainWorkerRequest { cluster: cluster(), worker: worker() };
-    refused!(explain_worker, explain, Wants::Read(crawl()));
+    refused!(explain_worker, explain, Permission::Read(crawl()));
     let list = ListStreamsRequest { set: set(), ..Default::default() };
-    refused!(list_streams, list, Wants::Read(feeds()));
+    refused!(list_streams, list, Permission::Read(feeds()));
     let get = GetStreamRequest { set: set(), stream: stream() };
-    refused!(get_stream, get, Wants::Read(feeds()));
+    refused!(get_stream, get, Permission::Read(feeds()));
     let explain = ExplainStreamRequest { set: set(), stream: stream() };
-    refused!(explain_stream, explain, Wants::Read(feeds()));
+    refused!(explain_stream, explain, Permission::Read(feeds()));
     refused!(
         watch_changes,
         WatchChangesRequest { cluster: cluster(), ..Default::default() },
-        Wants::Read(crawl())
+        Permission::Read(crawl())
     );
     let everything = WatchChangesRequest::default();
-    refused!(watch_changes, everything, Wants::Read(Subject::All));
+    refused!(watch_changes, everything, Permission::Read(Subject::All));
     let plan = PlanRequest { cluster: cluster(), ..Default::default() };
-    refused!(plan, plan, Wants::Read(crawl()));
+    refused!(plan, plan, Permission::Read(crawl()));
     let drain = DrainWorkerRequest { cluster: cluster(), worker: worker() };
-    refused!(drain_worker, drain, Wants::Change(crawl()));
+    refused!(drain_worker, drain, Permission::Change(crawl()));
     let gone =
         DeclareWorkerGoneRequest { cluster: cluster(), worker: worker(), incarnation: Some(0) };
-    refused!(declare_worker_gone, gone, Wants::Change(crawl()));
+    refused!(declare_worker_gone, gone, Permission::Change(crawl()));
 }
 
 #[tokio::test]
@@ -228,7 +228,7 @@ async fn each_reason_of_denied_access_has_its_own_status_code() {
     let (replica, mut asked) = leading().await;
     let mut admin = AdminServiceClient::new(connect(replica.grpc).await);
     for (denied, code) in [
-        (Denied::Unproven("no token".into()), Code::Unauthenticated),
+        (Denied::Unauthenticated("no token".into()), Code::Unauthenticated),
         (Denied::Unavailable("ask later".into()), Code::Unavailable),
     ] {
         let answers = async {

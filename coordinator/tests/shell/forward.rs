@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::access::{Access, Caller, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, Caller, Denied, Permission, Subject};
 use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
@@ -123,7 +123,7 @@ async fn the_leader_authorizes_forwarded_reads_by_the_callers_token() {
         let judges = async {
             let question = asked.recv().await.expect("a question");
             assert_eq!(question.shown.token.as_deref(), Some("secret"));
-            assert_eq!(question.wants, Wants::Read(Subject::All));
+            assert_eq!(question.permission, Permission::Read(Subject::All));
             let forbidden = Denied::Forbidden("may not read".into());
             let ada = Caller::User("ada".into());
             let answer = if is_allowed { Ok(ada) } else { Err(forbidden) };

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
 use leasehold_driver::access::Access;
 use leasehold_driver::clock;
-use leasehold_driver::platform::{Command, Freshness, Platform};
+use leasehold_driver::freshness::Freshness;
+use leasehold_driver::platform::{Command, Platform};
 use leasehold_manifest::Problem;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName, TermId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -71,7 +72,7 @@ impl Replica {
             replicas: watch::channel(Arc::default()).1,
             access,
             progress: Arc::default(),
-            attend: None,
+            handle_sender: None,
         };
         let (stop, stops) = oneshot::channel();
         let stops = async move {

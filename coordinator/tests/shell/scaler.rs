@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClient;
 use leasehold_proto::externalscaler::*;
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName};
@@ -44,9 +44,6 @@ fn desired(namespace: Option<&str>, pipelines: usize) -> Arc<Desired> {
         jobs_per_worker_max: 1,
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
         class: Some(class),
     };
     let node = Node { class: blue.clone(), next: BTreeSet::new() };

@@ -1,7 +1,7 @@
 """An append-only file for each stream, which refuses a former owner.
 
 Every line carries the token of its writer. A token lower than the file's highest is refused, so a
-worker that was stopped between "is it still mine?" and its write cannot spoil a successor's work.
+worker that was stopped between "is it still mine?" and its write cannot corrupt a successor's work.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """Copies growing files, one a stream, to a sink: only streams that its lease gives it.
 
-It watches the lease. A stream that is asked back is let go and then released; a stream whose time
+It watches the lease. A stream that is revoked is stopped and then released; a stream whose time
 runs out is stopped by this process's own clock, whatever the agent says or does not say.
 
     LEASEHOLD_ADDR=http://127.0.0.1:7411 python3 stream_worker.py \\
@@ -74,7 +74,7 @@ class StreamWorker:
                 self.obey(*newest)
             for key in list(self.owned):
                 self.step(key)
-        releases = [self.let_go(key, "stopped") for key in list(self.owned)]
+        releases = [self.stop(key, "stopped") for key in list(self.owned)]
         for release in releases:
             release.join(timeout=2)
 
@@ -130,7 +130,7 @@ class StreamWorker:
                 if not own:
                     self.release(key, stream["token"])
                 else:
-                    self.let_go(key, "revoked")
+                    self.stop(key, "revoked")
             elif not own:
                 self.begin(key, stream["token"], asked_ns, until(asked_ns, stream))
             else:
@@ -161,13 +161,13 @@ class StreamWorker:
         try:
             own.copy()
         except Fenced:
-            self.let_go(key, "fenced")
+            self.stop(key, "fenced")
             return
         if own.over():
             # Nothing was written after that moment: this is when owning ended.
             self.end(key, "expired", at_ns=own.until_ns)
 
-    def let_go(self, key, why):
+    def stop(self, key, why):
         """Stops a stream, and only then notifies the agent."""
         token = self.owned[key].token
         self.end(key, why)

@@ -11,7 +11,7 @@ pub struct Cluster {
     /// The most that one worker takes.
     #[prost(uint32, tag = "3")]
     pub max_jobs_per_worker: u32,
-    /// Slots that workers may be using, as far as anyone can know.
+    /// Upper bound of the slots that workers are using.
     #[prost(uint32, tag = "4")]
     pub committed: u32,
     /// Jobs that run, as reported.
@@ -64,7 +64,7 @@ impl ::prost::Name for Cluster {
         "/leasehold.admin.v1.Cluster".into()
     }
 }
-/// A worker as the coordinator knows it.
+/// The state of a worker that the coordinator has stored.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Worker {
     /// Its cluster.
@@ -100,7 +100,7 @@ pub struct Worker {
     /// Jobs that run, as reported; absent if unknown.
     #[prost(uint32, optional, tag = "11")]
     pub running: ::core::option::Option<u32>,
-    /// Slots that it may be using, as far as anyone can know.
+    /// Upper bound of the slots that it is using.
     #[prost(uint32, tag = "12")]
     pub committed: u32,
     /// The pool size that the plan wants for it.
@@ -118,7 +118,7 @@ pub struct Worker {
     /// A worker of a class: the load that its shares add up to, in documents per second.
     #[prost(double, tag = "17")]
     pub documents_per_second: f64,
-    /// The version of its agent's build; empty where its agent has not said it to this leader.
+    /// The version of its agent's build; empty until its agent has sent a hello to this leader.
     #[prost(string, tag = "18")]
     pub agent_version: ::prost::alloc::string::String,
     /// What the worker's check found, if the worker fails it and does not drain: it gets no job, and
@@ -195,7 +195,7 @@ impl ::prost::Name for StreamSet {
         "/leasehold.admin.v1.StreamSet".into()
     }
 }
-/// A stream as the coordinator knows it.
+/// The state of a stream that the coordinator has stored.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Stream {
     /// The set that lists it.
@@ -352,7 +352,7 @@ pub struct Share {
     /// The token of its lease, written EPOCH.SEQ; empty where it has none yet.
     #[prost(string, tag = "4")]
     pub token: ::prost::alloc::string::String,
-    /// Whether the worker has said that it knows.
+    /// Whether the worker has acknowledged it.
     #[prost(bool, tag = "5")]
     pub applied: bool,
     /// Where it is reached, as HOST or HOST:PORT; empty if unknown.
@@ -440,7 +440,7 @@ pub struct Replica {
     /// The build's version; empty if unknown.
     #[prost(string, tag = "3")]
     pub version: ::prost::alloc::string::String,
-    /// Whether it leads, as far as the replica that is asked knows.
+    /// Whether it leads, by the latest sign of life that the asked replica has received.
     #[prost(bool, tag = "4")]
     pub leads: bool,
     /// What is wrong with it beside the replica that is asked, and what to do: it has other manifests
@@ -492,11 +492,11 @@ pub struct GetStatusResponse {
     /// Agents connected to this replica.
     #[prost(uint32, tag = "5")]
     pub sessions: u32,
-    /// What is wrong with the manifests.
+    /// Problems of the manifests.
     #[prost(message, repeated, tag = "6")]
     pub problems: ::prost::alloc::vec::Vec<ManifestProblem>,
-    /// All replicas that this one knows of, itself included, by address: on a state folder those whose
-    /// processes run, on Kubernetes those that follow the leader. A change shows within about a
+    /// All replicas that this one has found, itself included, by address: on a state folder those
+    /// whose processes run, on Kubernetes those that follow the leader. A change shows within about a
     /// second.
     #[prost(message, repeated, tag = "7")]
     pub replicas: ::prost::alloc::vec::Vec<Replica>,
@@ -1068,8 +1068,8 @@ pub struct WatchChangesRequest {
     /// Only changes of this cluster; empty for all.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// How far back the changes go that are told first, as in 10m: at most an hour, and an hour where
-    /// it is empty; 0s for changes from now on alone.
+    /// The age of the oldest change that is sent, for example 10m: at most an hour. Empty means an
+    /// hour, and 0s only changes from now on.
     #[prost(string, tag = "2")]
     pub replay: ::prost::alloc::string::String,
     /// End the watch once what had happened before it began has been sent.
@@ -1469,8 +1469,8 @@ pub struct PlannedPool {
     /// Its pool size; 0 where it gets none.
     #[prost(uint32, tag = "2")]
     pub size: u32,
-    /// Slots that it may be using now, as far as anyone can know: they count until it is known that
-    /// they are free.
+    /// Upper bound of the slots that it is using now: a slot counts until its end is reported or its
+    /// lease has expired.
     #[prost(uint32, tag = "3")]
     pub committed: u32,
     /// Why it gets no more; empty where it gets the most that one worker takes.
@@ -1869,9 +1869,9 @@ pub enum ClaimPhase {
     Unspecified = 0,
     /// It is owned.
     Held = 1,
-    /// It was asked back; renewals still cover it.
+    /// It was revoked; renewals still cover it.
     Revoking = 2,
-    /// It was asked back, and ends with its time.
+    /// It was revoked, and ends with its time.
     Lapsing = 3,
 }
 impl ClaimPhase {
@@ -2000,13 +2000,13 @@ pub enum ChangeKind {
     Lost = 6,
     /// A worker has begun to drain.
     DrainStarted = 7,
-    /// A worker has left, or the platform says so.
+    /// A worker has left, or the platform has declared it gone.
     Gone = 8,
     /// A pool lease was granted.
     PoolGranted = 9,
     /// A stream lease was granted.
     StreamGranted = 10,
-    /// A stream was asked back.
+    /// A stream was revoked.
     StreamRevoked = 11,
     /// A stream lease was given back.
     StreamReleased = 12,
@@ -2024,7 +2024,7 @@ pub enum ChangeKind {
     Pipeline = 18,
     /// A binding is in another state: `binding_phase`.
     Binding = 19,
-    /// Somebody ordered a drain, or declared a worker gone: `message` says who.
+    /// Somebody ordered a drain, or declared a worker gone: `message` names the caller.
     Ordered = 20,
     /// A worker fails its check: it gets no job, and its streams go to other workers. `message` says
     /// what the check found.

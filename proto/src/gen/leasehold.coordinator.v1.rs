@@ -126,7 +126,7 @@ pub struct Hello {
     /// Which connection of this incarnation this is.
     #[prost(uint64, tag = "5")]
     pub link: u64,
-    /// The highest epoch that it remembers; 0 for none.
+    /// The highest epoch that it has stored; 0 for none.
     #[prost(uint64, tag = "6")]
     pub epoch_seen: u64,
     /// Whether it can stop its worker when a lease ends.
@@ -139,18 +139,18 @@ pub struct Hello {
     #[prost(string, tag = "9")]
     pub worker_address: ::prost::alloc::string::String,
     /// Which installation of an agent this is, as 32 hexadecimal digits: drawn once and kept in the
-    /// agent's state folder, or drawn at its start where it has none. Empty where nobody says. In
+    /// agent's state folder, or drawn at its start where it has none. Empty if the agent has none. In
     /// standalone mode leases belong to the agent of an identity, and an agent of another one is
     /// refused while the one that has the name may hold anything. On Kubernetes it is not looked at:
     /// the token says which pod speaks.
     #[prost(string, tag = "10")]
     pub identity: ::prost::alloc::string::String,
-    /// A person has said that this agent takes the name from another one, alive or not. What that one
-    /// holds stays its own, and it is drained.
+    /// Set by --take-over: this agent takes the name from another one, alive or not. The other one
+    /// keeps its leases, and is drained.
     #[prost(bool, tag = "11")]
     pub take_over: bool,
-    /// As the report will say: of this incarnation and all later ones the agent's journal tells
-    /// everything; 0 for all that there ever were. Coordinators of earlier releases ask for it.
+    /// The first incarnation from which the agent's journal is complete; 0 if it is complete for all.
+    /// Equal to the report's `knows_from`. Coordinators of earlier releases need it here.
     #[prost(uint64, tag = "12")]
     pub knows_from: u64,
     /// The identity of the term of `epoch_seen`, as the welcome named it; 0 for none.
@@ -311,7 +311,7 @@ pub struct HeldPool {
     /// The size in effect.
     #[prost(uint32, tag = "2")]
     pub size: u32,
-    /// The size that was granted; 0 where nobody says it. Where both are equal, the next leader need
+    /// The size that was granted; 0 if unknown. Where both are equal, the next leader need
     /// not grant the pool anew.
     #[prost(uint32, tag = "3")]
     pub granted_size: u32,
@@ -344,7 +344,7 @@ pub struct HeldStream {
     /// A share of a pipeline: its load, in thousandths of a document per second.
     #[prost(uint64, optional, tag = "4")]
     pub load_milli: ::core::option::Option<u64>,
-    /// It was asked back. A snapshot that lists it as held ends that, unless the worker drains.
+    /// It was revoked. A snapshot that lists it as held ends that, unless the worker drains.
     #[prost(bool, tag = "5")]
     pub revoked: bool,
 }
@@ -367,8 +367,7 @@ pub struct Report {
     /// This report's number among the agent's reports and beats.
     #[prost(uint64, tag = "2")]
     pub nonce: u64,
-    /// Of this incarnation and all later ones the agent's journal tells everything; 0 for all that
-    /// there ever were.
+    /// The first incarnation from which the agent's journal is complete; 0 if it is complete for all.
     #[prost(uint64, tag = "3")]
     pub knows_from: u64,
     /// The journal is older than any lease that earlier incarnations can have had by time.
@@ -743,7 +742,7 @@ pub enum RefusalReason {
     NotLeader = 1,
     /// No manifest defines the agent's cluster.
     UnknownCluster = 2,
-    /// A newer agent speaks for this worker.
+    /// A newer agent acts for this worker.
     NewerIncarnation = 3,
     /// A newer connection of this agent exists.
     NewerLink = 4,
@@ -753,11 +752,11 @@ pub enum RefusalReason {
     Limit = 6,
     /// The agent broke the protocol's rules.
     Invalid = 7,
-    /// The agent is not who it says it is.
+    /// The agent's credentials do not allow it to act for this worker.
     Unauthorized = 8,
     /// Dial again: the worker was declared gone, or the coordinator shuts down.
     GoAway = 9,
-    /// Dial again: the agent remembers a later leadership term than the leader's, or another one of
+    /// Dial again: the agent has stored a later leadership term than the leader's, or another one of
     /// the same number.
     EpochAhead = 10,
     /// Dial again later: an agent of another identity has the worker's name, and may hold something.
@@ -1190,7 +1189,7 @@ pub struct FollowResponse {
     /// The term that it leads; 0 where it does not lead, or no longer.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// The replicas that the sender knows of, itself included: for people.
+    /// The replicas that the sender has found, itself included: shown to people.
     #[prost(message, repeated, tag = "3")]
     pub replicas: ::prost::alloc::vec::Vec<Peer>,
 }
@@ -1204,7 +1203,7 @@ impl ::prost::Name for FollowResponse {
         "/leasehold.coordinator.v1.FollowResponse".into()
     }
 }
-/// A replica, as another one knows it.
+/// A replica that another one has found.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Peer {
     /// Its identity.
@@ -1239,7 +1238,7 @@ pub mod peer_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// How standbys hear that the leader lives.
+    /// Signs of life of the leader for standbys.
     #[derive(Debug, Clone)]
     pub struct PeerServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1310,8 +1309,8 @@ pub mod peer_service_client {
             self
         }
         /// Follows a replica: one sign now, then one at least every 250 ms for as long as its driver
-        /// turns, and one at once when its leadership changes. Nothing that is said here is needed for
-        /// safety.
+        /// turns, and one at once when its leadership changes. Safety does not depend on
+        /// any of it.
         pub async fn follow(
             &mut self,
             request: impl tonic::IntoRequest<super::FollowRequest>,
@@ -1361,14 +1360,14 @@ pub mod peer_service_server {
             + std::marker::Send
             + 'static;
         /// Follows a replica: one sign now, then one at least every 250 ms for as long as its driver
-        /// turns, and one at once when its leadership changes. Nothing that is said here is needed for
-        /// safety.
+        /// turns, and one at once when its leadership changes. Safety does not depend on
+        /// any of it.
         async fn follow(
             &self,
             request: tonic::Request<super::FollowRequest>,
         ) -> std::result::Result<tonic::Response<Self::FollowStream>, tonic::Status>;
     }
-    /// How standbys hear that the leader lives.
+    /// Signs of life of the leader for standbys.
     #[derive(Debug)]
     pub struct PeerServiceServer<T> {
         inner: Arc<T>,

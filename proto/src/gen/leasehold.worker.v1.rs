@@ -76,14 +76,14 @@ pub struct StreamLease {
     /// The fencing token, written EPOCH.SEQ: goes with everything that is written for the stream.
     #[prost(string, tag = "3")]
     pub token: ::prost::alloc::string::String,
-    /// Owned, or asked back.
+    /// Owned, or revoked.
     #[prost(enumeration = "StreamLeaseState", tag = "4")]
     pub state: i32,
     /// How long after the question the lease holds without renewal, in milliseconds; absent for a
     /// pinned stream, which does not end by time.
     #[prost(uint64, optional, tag = "5")]
     pub valid_for_ms: ::core::option::Option<u64>,
-    /// Asked back: how long after the question the worker should have let go, in milliseconds.
+    /// Revoked: the time within which the worker should release it, in milliseconds.
     #[prost(uint64, optional, tag = "6")]
     pub release_within_ms: ::core::option::Option<u64>,
 }
@@ -112,14 +112,14 @@ pub struct Binding {
     /// The fencing token, written EPOCH.SEQ.
     #[prost(string, tag = "4")]
     pub token: ::prost::alloc::string::String,
-    /// Served, or asked back.
+    /// Served, or revoked.
     #[prost(enumeration = "StreamLeaseState", tag = "5")]
     pub state: i32,
     /// How long after the question the lease holds without renewal, in milliseconds; absent where it
     /// does not end by time.
     #[prost(uint64, optional, tag = "6")]
     pub valid_for_ms: ::core::option::Option<u64>,
-    /// Asked back: how long after the question the worker should have let go, in milliseconds.
+    /// Revoked: the time within which the worker should release it, in milliseconds.
     #[prost(uint64, optional, tag = "7")]
     pub release_within_ms: ::core::option::Option<u64>,
     /// The share of the load that is the worker's, in documents per second.

@@ -7,10 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limits::PROTOCOL_VERSION;
 use crate::share::WorkerAddress;
 use crate::{
     AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
-    StreamKey, TermId, Token, Version, WorkerName,
+    StreamKey, TermId, Token, Version, WorkerKey, WorkerName,
 };
 
 /// What an agent sends.
@@ -223,7 +224,7 @@ pub struct HeldStream {
     pub token: Token,
     /// Whether the lease lasts without renewals until it is given back.
     pub pinned: bool,
-    /// Whether it was asked back. A snapshot that lists it as held ends that.
+    /// Whether it was revoked. A snapshot that lists it as held ends that.
     pub revoked: bool,
     /// The load that came with it, where it is a share of a pipeline.
     pub load: Option<Load>,

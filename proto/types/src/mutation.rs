@@ -79,7 +79,7 @@ mutations! {
     OrphansEndAtOnce,
     /// Coordinator: a shorter lease time counts for leases that were granted before.
     ShorterTtlAtOnce,
-    /// Coordinator: a pool is granted that is larger than what is written down.
+    /// Coordinator: a pool is granted that is larger than what is stored.
     PoolUnregistered,
     /// Coordinator: a stream lease that is no longer renewed is free at once.
     LapseFreesAtOnce,
@@ -140,11 +140,11 @@ mutations! {
     ObeyLowerEpoch,
     /// Agent: a lower or repeated number is obeyed.
     ObeyLowerNumber,
-    /// Agent: a grant is used without having been written down.
+    /// Agent: a grant is used without having been stored.
     UseUnwritten,
     /// Agent: a record that could not be written is not written later.
     OwedForgotten,
-    /// Agent: a release is sent without having been written down.
+    /// Agent: a release is sent without having been stored.
     ReleaseUnwritten,
     /// Agent: a change is applied although the one before it is missing.
     GapUnnoticed,
@@ -152,9 +152,9 @@ mutations! {
     CountFromNewest,
     /// Agent: renewals cover a stream that they leave out.
     LapseUnheeded,
-    /// Agent: the end of a stream's renewals is not written down.
+    /// Agent: the end of a stream's renewals is not stored.
     LapseUnwritten,
-    /// Agent: that the worker has seen streams is not written down.
+    /// Agent: that the worker has seen streams is not stored.
     ShownUnwritten,
     /// Agent: the size that a worker keeps is not reported.
     ObeyedSizeUntold,
@@ -162,7 +162,7 @@ mutations! {
     UnnamedUncounted,
     /// Agent: unknown jobs are reported as none.
     UnknownJobsTold,
-    /// Agent: an epoch is obeyed without having been written down.
+    /// Agent: an epoch is obeyed without having been stored.
     EpochUnwritten,
     /// Agent: a stream is taken again that was given back under a newer token.
     StaleTokenTaken,
@@ -175,13 +175,13 @@ mutations! {
     BootForgivesAll,
     /// Agent: a journal counts for a time in which another agent had its number.
     RaisedJournalSpeaks,
-    /// Agent: a worker is shown a larger size that is not written down.
+    /// Agent: a worker is shown a larger size that is not stored.
     SizeShownUnwritten,
-    /// Agent: a job starts without having been written down.
+    /// Agent: a job starts without having been stored.
     JobUnwritten,
     /// Agent: a job begins though the end of an earlier one, maybe of its id, is not written yet.
     JobBeforeOwed,
-    /// Agent: a renewal is used without having been written down.
+    /// Agent: a renewal is used without having been stored.
     RenewalUnwritten,
     /// Agent: a renewal is written before what ended.
     RenewedBeforeOwed,
@@ -201,12 +201,12 @@ mutations! {
     AdmitWhileFailing,
     /// Agent: that its worker fails its check is not reported.
     FailureUntold,
-    /// Agent: that its worker fails its check is not written down.
+    /// Agent: that its worker fails its check is not stored.
     FailureUnwritten,
     /// Agent: a worker that passes its check again has the pool that was reported as ended.
     RecoveredPool,
     /// Coordinator: a goodbye frees what the register says and no report lists.
-    GoodbyeForgetsUnheard,
+    GoodbyeForgetsUnreported,
     /// Coordinator: a goodbye frees what the agent still has.
     GoodbyeFreesApplied,
     /// Coordinator: each connection of an agent waits anew for a confirmed leadership.
@@ -225,7 +225,7 @@ mutations! {
     BusyLeaderDeposed,
     /// Coordinator: every agent that says hello is welcomed at once.
     CreditsIgnored,
-    /// Agent: an end that could not be written down is reported.
+    /// Agent: an end that could not be stored is reported.
     TellUnwritten,
     /// Coordinator: a pool that no plan of the term covers yet is planned to be empty.
     UnplannedPoolIsEmpty,
@@ -249,7 +249,7 @@ mutations! {
     /// it before the present one.
     SilentWithoutLeader,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.
-    KeepAskedBack,
+    KeepRevoked,
     /// Agent: what was reported to a leader and not answered is reported to one of a lower term, as
     /// the same incarnation.
     LowerTermTold,

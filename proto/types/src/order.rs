@@ -55,7 +55,7 @@ number! {
 
 /// The identity of a leadership term, drawn when the term was taken. A store that was put back from
 /// a copy gives a number out again, to another leader: an agent tells both apart by this. 0 where
-/// nobody says it, as in earlier releases.
+/// unknown, as in earlier releases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TermId(pub u64);

@@ -9,14 +9,14 @@ use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
+use leasehold_types::limits::RELEASED_MAX;
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
     Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, TermId,
-    Token, WorkerKey,
+    ClusterName, Epoch, GrantNumber, Incarnation, Moment, Nonce, StreamKey, TermId, Token,
+    WorkerKey,
 };
 
 use crate::fleet::Shape;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
 

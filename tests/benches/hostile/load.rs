@@ -10,7 +10,7 @@ use tests::process::soon;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::stage::Stage;
+use crate::test_bed::TestBed;
 
 /// How long a job lasts, and the pause before the next one, in milliseconds.
 const JOB_MS: std::ops::Range<u64> = 500..3_000;
@@ -53,14 +53,14 @@ pub(crate) struct Load {
 
 impl Load {
     /// Starts all agents, and waits until each has its leases.
-    pub(crate) async fn start(stage: &Stage) -> Self {
-        let (count, streams) = (stage.agents.len(), stage.streams());
+    pub(crate) async fn start(test_bed: &TestBed) -> Self {
+        let (count, streams) = (test_bed.agents.len(), test_bed.streams());
         let record = Arc::new(FleetRecord::new(count, streams));
         let start = |identity: &_| {
-            let coordinators = Arc::clone(&stage.coordinators);
+            let coordinators = Arc::clone(&test_bed.coordinators);
             Arc::new(Agent::start(Clone::clone(identity), coordinators, Arc::clone(&record)))
         };
-        let agents: Vec<_> = stage.agents.iter().map(start).collect();
+        let agents: Vec<_> = test_bed.agents.iter().map(start).collect();
         soon("all agents and streams", || {
             (record.live_since(1) == count && record.owned() == streams).then_some(())
         })

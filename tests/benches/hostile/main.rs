@@ -5,8 +5,8 @@
 mod attacks;
 mod counts;
 mod load;
-mod stage;
 mod target;
+mod test_bed;
 mod verdict;
 mod watch;
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use attacks::ClientReport;
 use load::Load;
-use stage::Stage;
+use test_bed::TestBed;
 use tests::process::{give_up, is_given_up};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -143,25 +143,25 @@ async fn bench(options: &Options) -> Result<Vec<String>> {
     let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!("hostile, {build}, {cores} processors, load {}", watch::load());
-    let Some(stage) = Stage::start(options.agents).await else {
+    let Some(test_bed) = TestBed::start(options.agents).await else {
         bail!("there is no control plane to run on: `make tools` builds it");
     };
     println!("==> {} agents begin", options.agents);
-    let load = Load::start(&stage).await;
-    let mut watch = Watch::new(&stage);
-    watch.before(&stage).await?;
-    let file = stage.describe(options.connections, options.seconds)?;
+    let load = Load::start(&test_bed).await;
+    let mut watch = Watch::new(&test_bed);
+    watch.before(&test_bed).await?;
+    let file = test_bed.describe(options.connections, options.seconds)?;
     println!("==> the hostile client begins, for {} s", options.seconds);
     load.begin_record();
     let mut client = start_client(&file)?;
     let report = tokio::select! {
         report = last_report(&mut client) => report?,
-        never = watch.run(&stage, &load) => never,
+        never = watch.run(&test_bed, &load) => never,
     };
     let verdict = Verdict {
         report,
         load: load.end_record(),
-        watched: watch.end(&stage).await?,
+        watched: watch.end(&test_bed).await?,
         agents: options.agents,
         connections: options.connections,
         seconds: options.seconds,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::attacks::ClientReport;
 use crate::counts::AttackReport;
 use crate::load::LoadCounts;
-use crate::stage::MEMORY_MAX_MIB;
+use crate::test_bed::MEMORY_MAX_MIB;
 use crate::watch::ReplicaWatch;
 
 /// Within this the webhook has to answer the API server.

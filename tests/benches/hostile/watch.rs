@@ -10,7 +10,7 @@ use tokio::time::{interval, timeout};
 
 use crate::LOOK;
 use crate::load::Load;
-use crate::stage::{REPLICAS, Stage};
+use crate::test_bed::{REPLICAS, TestBed};
 
 /// A probe that has no answer within this has failed: what kubelets wait by default.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
@@ -69,33 +69,33 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(stage: &Stage) -> Self {
+    pub(crate) fn new(test_bed: &TestBed) -> Self {
         let mut watch = Self { replicas: Default::default(), counted_before: Default::default() };
-        watch.replicas[stage.replicas.leader()].leads = true;
+        watch.replicas[test_bed.replicas.leader()].leads = true;
         watch
     }
 
     /// How fast the webhook is without an attack.
-    pub(crate) async fn before(&mut self, stage: &Stage) -> Result<()> {
+    pub(crate) async fn before(&mut self, test_bed: &TestBed) -> Result<()> {
         for (number, replica) in self.replicas.iter_mut().enumerate() {
             for _ in 0..QUESTIONS_BEFORE {
                 let begun = Instant::now();
-                replica.webhook_before.add(begun, stage.inject(number).await);
+                replica.webhook_before.add(begun, test_bed.inject(number).await);
             }
         }
-        self.counted_before = counted(stage).await?;
+        self.counted_before = counted(test_bed).await?;
         Ok(())
     }
 
     /// Looks until it is dropped.
-    pub(crate) async fn run<T>(&mut self, stage: &Stage, load: &Load) -> T {
+    pub(crate) async fn run<T>(&mut self, test_bed: &TestBed, load: &Load) -> T {
         let begun = Instant::now();
         let mut said = begun;
         let mut looks = interval(LOOK);
         loop {
             looks.tick().await;
             let [first, second] = &mut self.replicas;
-            tokio::join!(first.look(stage, 0), second.look(stage, 1));
+            tokio::join!(first.look(test_bed, 0), second.look(test_bed, 1));
             if said.elapsed() >= LINES_EVERY {
                 said = Instant::now();
                 let longest = |it: &ReplicaWatch| it.webhook.quantile(1.0).as_millis();
@@ -112,13 +112,13 @@ impl Watch {
     }
 
     /// All that was seen, with what is read at the end.
-    pub(crate) async fn end(mut self, stage: &Stage) -> Result<Vec<ReplicaWatch>> {
-        let counted = counted(stage).await?;
+    pub(crate) async fn end(mut self, test_bed: &TestBed) -> Result<Vec<ReplicaWatch>> {
+        let counted = counted(test_bed).await?;
         for (number, replica) in self.replicas.iter_mut().enumerate() {
             let (before, before_in_time) = self.counted_before[number];
             replica.counted = counted[number].0 - before;
             replica.counted_in_time = counted[number].1 - before_in_time;
-            let running = &stage.replicas.running[number];
+            let running = &test_bed.replicas.running[number];
             let memory = running.memory.as_ref().map(|limit| limit.peak_bytes());
             replica.memory_bytes = memory.unwrap_or_default();
             match resident_bytes(running.process.id()) {
@@ -131,10 +131,10 @@ impl Watch {
 }
 
 impl ReplicaWatch {
-    async fn look(&mut self, stage: &Stage, number: usize) {
+    async fn look(&mut self, test_bed: &TestBed, number: usize) {
         let begun = Instant::now();
-        self.webhook.add(begun, stage.inject(number).await);
-        let address = stage.replicas.running[number].http;
+        self.webhook.add(begun, test_bed.inject(number).await);
+        let address = test_bed.replicas.running[number].http;
         let begun = Instant::now();
         let probe = timeout(PROBE_WITHIN, http::call(address, "GET", "/readyz", "")).await;
         self.probes.add(
@@ -158,13 +158,13 @@ impl ReplicaWatch {
 }
 
 /// The webhook's answers that the API server has counted, and those within a second.
-async fn counted(stage: &Stage) -> Result<[(u64, u64); REPLICAS]> {
+async fn counted(test_bed: &TestBed) -> Result<[(u64, u64); REPLICAS]> {
     const SERIES: &str = "apiserver_admission_webhook_admission_duration_seconds_bucket{";
     let request = hyper::Request::get("/metrics").body(Vec::new())?;
-    let text = stage.client.request_text(request).await?;
+    let text = test_bed.client.request_text(request).await?;
     let mut buckets: BTreeMap<(usize, bool), u64> = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with(SERIES)) {
-        let name = |number: &usize| line.contains(&Stage::webhook_name(*number));
+        let name = |number: &usize| line.contains(&TestBed::webhook_name(*number));
         let Some(number) = (0..REPLICAS).find(name) else { continue };
         let is_all = line.contains("le=\"+Inf\"");
         if !is_all && !line.contains("le=\"1\"") {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -16,8 +16,8 @@ use leasehold_types::message::{
     StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, LinkNumber, Load, Moment, NodeName, Nonce, PipelineName,
-    TermId, WorkerKey, WorkerName,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, Nonce, PipelineName, TermId,
+    WorkerKey, WorkerName,
 };
 
 use crate::{Options, format_time, median, print_row};
@@ -89,9 +89,6 @@ impl Cell {
                 jobs_per_worker_max: 1,
                 drain_deadline: TTL,
                 ttl: TTL,
-                floor: 0,
-                lost_after: None,
-                rollout_order: RolloutOrder::Newest,
                 class: Some(class),
             };
             desired.clusters.insert(class_name(name), Arc::new(cluster));

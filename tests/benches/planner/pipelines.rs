@@ -2,7 +2,7 @@
 
 use leasehold_coordinator_core::desired::Spread;
 use leasehold_coordinator_core::planner::pipelines::{
-    MovableShare, NodeWish, Part, Rooms, make_room, place,
+    MovableShare, NodeRequest, Part, Rooms, make_room, place,
 };
 use leasehold_types::Load;
 
@@ -76,8 +76,8 @@ fn in_use(loads: &[u64]) -> usize {
     let empty = vec![Load::ZERO; 3 * loads.len()];
     let mut rooms = [Rooms::new(load(CAPACITY), Spread::Fewest, empty)];
     for milli in loads {
-        let wish = NodeWish { class: 0, load: load(*milli), prefers: &[] };
-        place(&mut rooms, &[wish]).expect("there are more than enough workers");
+        let request = NodeRequest { class: 0, load: load(*milli), prefers: &[] };
+        place(&mut rooms, &[request]).expect("there are more than enough workers");
     }
     let workers = 0..u32::try_from(rooms[0].len()).expect("few workers");
     workers.filter(|worker| rooms[0].used(*worker) > Load::ZERO).count()
@@ -174,9 +174,10 @@ impl Fleet {
     fn place_all(&mut self) {
         self.pipelines.sort_by_key(|(load, _)| std::cmp::Reverse(*load));
         for (milli, classes) in &self.pipelines {
-            let wish = |class: &usize| NodeWish { class: *class, load: load(*milli), prefers: &[] };
-            let wishes = classes.each_ref().map(wish);
-            let placed = place(&mut self.rooms, &wishes);
+            let request =
+                |class: &usize| NodeRequest { class: *class, load: load(*milli), prefers: &[] };
+            let requests = classes.each_ref().map(request);
+            let placed = place(&mut self.rooms, &requests);
             self.placed.push(placed.expect("a tenth of the room is to spare"));
         }
     }
@@ -204,14 +205,14 @@ impl Fleet {
         for at in served {
             let (milli, classes) = &self.pipelines[*at];
             let nodes = classes.iter().zip(&self.placed[*at]);
-            let wish = |(class, prefers): (&usize, _)| NodeWish {
+            let request = |(class, prefers): (&usize, _)| NodeRequest {
                 class: *class,
                 load: load(*milli),
                 prefers,
             };
-            let wishes: Vec<NodeWish<'_>> =
-                nodes.map(|(class, parts)| wish((class, parts.as_slice()))).collect();
-            all.push(place(&mut self.rooms, &wishes).expect("a tenth of the room is to spare"));
+            let requests: Vec<NodeRequest<'_>> =
+                nodes.map(|(class, parts)| request((class, parts.as_slice()))).collect();
+            all.push(place(&mut self.rooms, &requests).expect("a tenth of the room is to spare"));
         }
         all
     }

@@ -78,7 +78,7 @@ impl Work {
         Ok(())
     }
 
-    /// Fills the queue up, and writes down which jobs were made.
+    /// Fills the queue up, and records which jobs were made.
     ///
     /// # Errors
     /// If a file cannot be written.

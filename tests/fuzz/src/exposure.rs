@@ -1,5 +1,5 @@
-//! The annotations and labels of a pod, as the Kubernetes platform reads them: whoever may patch a
-//! pod may write anything there. An input is a whole pod as JSON, or the text of the exposure's
+//! The annotations and labels of a pod, as the Kubernetes platform reads them: anyone who may patch
+//! a pod may write anything there. An input is a whole pod as JSON, or the text of the exposure's
 //! annotation of a pod that has all else.
 
 use std::collections::BTreeMap;

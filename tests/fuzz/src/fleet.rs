@@ -14,8 +14,9 @@ use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::driver::{Driver, Settings};
+use leasehold_driver::freshness::Freshness;
 use leasehold_driver::metrics::Metrics;
-use leasehold_driver::platform::{Freshness, Platform};
+use leasehold_driver::platform::Platform;
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::{KnownReplica, Replicas};
 use leasehold_manifest::proposal::{Scope, propose};
@@ -86,7 +87,7 @@ impl Fleet {
             replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),
-            attend: None,
+            handle_sender: None,
         };
         std::thread::spawn(move || while commands_out.blocking_recv().is_some() {});
         let settings = Settings {
@@ -111,7 +112,7 @@ impl Fleet {
             Arc::<OtherCells>::default(),
             Arc::<ClusterHistories>::default(),
         );
-        let gate = Arc::clone(&port.gate);
+        let gate = Arc::clone(&port.term_guard);
         let admin = AdminCalls::new(admin, handle.for_people(), gate, PeerTransport::Not);
         let (view, access) = (Arc::clone(&handle.view), Access::Open);
         let scaler = Scaler::service(view, access, Arc::clone(&port.metrics));
@@ -146,7 +147,7 @@ async fn lead(events: &mpsc::Sender<Event>, handle: &Handle) {
     events.send(Event::Elected(elected)).await.expect("a driver");
     loop {
         let leadership = handle.ask(|core, _| core.leadership()).await.expect("a driver");
-        if matches!(leadership, Leadership::Leads(_)) {
+        if matches!(leadership, Leadership::Leader(_)) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -39,7 +39,7 @@ pub(crate) enum Action {
     /// A worker asks for a job.
     BeginJob(u8),
     /// A worker releases what it was asked for.
-    LetGo(u8),
+    StopUse(u8),
     /// Time advances to the next moment at which something is due.
     Advance,
     /// A stopped agent continues.

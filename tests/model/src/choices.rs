@@ -168,8 +168,8 @@ impl World {
         if !entry.pod.introduced {
             return Some(Action::Introduce(at));
         }
-        if entry.asked_back {
-            return Some(Action::LetGo(at));
+        if entry.revoked {
+            return Some(Action::StopUse(at));
         }
         let running = entry.pod.jobs.len();
         let size = entry.pod.size_in_effect(state.pod_now(usize::from(at))) as usize;
@@ -309,7 +309,7 @@ impl World {
             Action::Terms(at, _) | Action::Register(at, _) => {
                 add(Fault::SlowStore, Action::SlowStore(at));
             }
-            Action::Introduce(at) | Action::LetGo(at) => {
+            Action::Introduce(at) | Action::StopUse(at) => {
                 add(Fault::SlowWorker, Action::SlowWorker(at));
             }
             Action::Advance => {
@@ -425,7 +425,7 @@ fn pod_of(state: &State, action: Action) -> Option<u8> {
         | Action::WakePod(pod)
         | Action::Introduce(pod)
         | Action::BeginJob(pod)
-        | Action::LetGo(pod) => Some(pod),
+        | Action::StopUse(pod) => Some(pod),
         _ => None,
     }
 }

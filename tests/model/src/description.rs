@@ -66,7 +66,7 @@ pub(crate) fn describe(world: &World, state: &State, action: Action) -> String {
         Action::WakePod(pod) => format!("a{pod} wakes"),
         Action::Introduce(pod) => format!("w{pod} reports to a{pod} which jobs run"),
         Action::BeginJob(pod) => format!("w{pod} asks a{pod} for a job"),
-        Action::LetGo(pod) => format!("w{pod} releases what it was asked for"),
+        Action::StopUse(pod) => format!("w{pod} releases what it was asked for"),
         Action::Advance => {
             let to = world.next_moment(state).unwrap_or(state.t);
             format!("time advances to {:.2} s", to as f64 / 1_000.0)
@@ -272,7 +272,7 @@ fn granted(grant: &Grant) -> String {
             match it.state {
                 StreamState::Held { .. } => format!(", {name} {token} is its own"),
                 StreamState::Revoked { renewed: true, .. } => {
-                    format!(", {name} {token} is asked back")
+                    format!(", {name} {token} is revoked")
                 }
                 StreamState::Revoked { renewed: false, .. } => {
                     format!(", {name} {token} is no longer renewed")

@@ -78,7 +78,7 @@ pub(crate) enum Input {
     /// The first job ends.
     EndJob,
     /// The worker releases what it was asked for.
-    LetGo(StreamKey),
+    StopUse(StreamKey),
     /// The pod is asked to leave.
     Drain,
     /// The agent's process dies; its journal is kept or not.
@@ -96,7 +96,7 @@ pub(crate) enum Output {
     Send(LinkNumber, AgentMessage),
     /// It ends a link.
     Hangup(LinkNumber),
-    /// It has written down that it has this.
+    /// It has stored that it has this.
     Took(StreamKey, Token),
     /// The same of a pool.
     TookPool(Token),
@@ -180,7 +180,7 @@ impl Pod {
     }
 
     /// The first stream that the worker was asked to release and still has.
-    pub(crate) fn asked_back(&self) -> Option<&StreamKey> {
+    pub(crate) fn revoked(&self) -> Option<&StreamKey> {
         let up = self.is_up() && self.introduced;
         let asked = self.streams.iter().find(|(_, used)| used.revoked).filter(|_| up);
         asked.map(|(stream, _)| stream)
@@ -212,7 +212,7 @@ impl Pod {
             Input::Introduce => self.introduce(now, &mut called),
             Input::BeginJob => self.begin_job(now, &mut called),
             Input::EndJob => self.end_job(now, &mut called),
-            Input::LetGo(stream) => {
+            Input::StopUse(stream) => {
                 let Some(used) = self.streams.remove(&stream) else { return called };
                 self.ask(&mut called, now, |holder| {
                     let _ = holder.release_stream(&stream, used.token, now);
@@ -291,7 +291,7 @@ impl Pod {
             CoordinatorMessage::Grant(grant) => Some((grant.epoch, grant.number, grant.snapshot)),
             CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => None,
         };
-        // What has ended by time is always written down.
+        // What has ended by time is always stored.
         let ended = self.memory.renewed_until <= now;
         let mut changed = false;
         self.ask_and(
@@ -455,7 +455,7 @@ impl Pod {
         }
     }
 
-    /// S11: what an agent sends it has written down.
+    /// S11: what an agent sends it has stored.
     fn check_sent(&self, message: &AgentMessage, called: &mut Called) {
         let wrong = match message {
             AgentMessage::Hello(_) => None,

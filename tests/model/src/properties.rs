@@ -151,12 +151,12 @@ impl Step<'_> {
     }
 
     /// S8: a leader grants no stream that a pod holds which still obeys a predecessor.
-    pub(crate) fn check_unheard(&mut self, replica: usize, stream: u8) {
+    pub(crate) fn check_unreported(&mut self, replica: usize, stream: u8) {
         if self.world.true_leader(&self.state) != Some(replica) {
             return;
         }
         let epoch = self.state.store.epoch;
-        let unheard = (0..NODES).find(|pod| {
+        let unreported = (0..NODES).find(|pod| {
             let now = self.state.pod_now(*pod);
             let entry = self.world.pod(&self.state, *pod);
             let older = entry.pod.memory.epoch.is_some_and(|obeyed| obeyed < epoch);
@@ -164,7 +164,7 @@ impl Step<'_> {
             let in_time = |until: Option<_>| until.is_some_and(|until| now < until);
             older && uses.any(|(used, lease)| *used == stream && in_time(lease.until))
         });
-        if let Some(pod) = unheard {
+        if let Some(pod) = unreported {
             let name = &self.world.stream(stream).stream;
             let detail = format!(
                 "c{replica} grants {name} under {epoch}; w{pod} holds it and has not reported"

@@ -33,7 +33,7 @@ pub(crate) enum Input {
     Renewed { epoch: Epoch, sent_at: Moment, until: Moment },
     /// Leadership is over.
     Deposed,
-    /// What these workers may hold is written down.
+    /// What these workers may hold is stored.
     Registered(Vec<Registration>),
     /// These workers are gone.
     Gone(Vec<WorkerKey>),
@@ -41,9 +41,9 @@ pub(crate) enum Input {
     Wake,
 }
 
-/// What a worker may hold, as it is written down.
+/// What a worker may hold, as it is stored.
 pub(crate) type Written = (WorkerKey, Entry);
-/// What a worker may hold in one life, as a leader wants it written down.
+/// What a worker may hold in one life, as a leader wants it stored.
 pub(crate) type Registration = (WorkerKey, Life, Exposure);
 
 /// What a replica does that others see.
@@ -53,7 +53,7 @@ pub(crate) enum Output {
     Send(u64, CoordinatorMessage),
     /// It ends one.
     Close(u64),
-    /// It wants this written down.
+    /// It wants this stored.
     Register(Vec<Registration>),
     /// It wants these entries removed.
     Unregister(Vec<WorkerKey>),
@@ -96,8 +96,8 @@ pub(crate) fn start(names: Names) -> Core {
 /// What is asked of this core again and again.
 pub(crate) fn facts(core: &Core, names: Names, now: Moment) -> Facts {
     let leads = match core.leadership() {
-        Leadership::Leads(epoch) => Some(epoch),
-        Leadership::StandsBy(_) => None,
+        Leadership::Leader(epoch) => Some(epoch),
+        Leadership::Standby(_) => None,
     };
     let wake = core.poll_timeout().map(|wakeup| wakeup.at);
     let committed = |pod| {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, RolloutOrder, Spread,
-    Stream, StreamSet,
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
+    StreamSet,
 };
 use leasehold_types::{
     AgentId, ClusterName, Load, NodeName, PipelineName, SetName, StreamName, WorkerKey, WorkerName,
@@ -266,9 +266,6 @@ fn cluster(jobs_max: u32, class: Option<Class>) -> Cluster {
         jobs_per_worker_max: jobs_max.max(1),
         drain_deadline: TTL,
         ttl: TTL,
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
         class,
     }
 }

@@ -117,7 +117,7 @@ impl Step<'_> {
             Action::WakePod(pod) => self.pod(at(pod), PodCall::Wake),
             Action::Introduce(pod) => self.pod(at(pod), PodCall::Introduce),
             Action::BeginJob(pod) => self.pod(at(pod), PodCall::BeginJob),
-            Action::LetGo(pod) => self.pod(at(pod), PodCall::LetGo),
+            Action::StopUse(pod) => self.pod(at(pod), PodCall::StopUse),
             Action::Advance => {
                 if let Some(t) = self.world.next_moment(&self.state) {
                     self.state.t = t;
@@ -304,7 +304,7 @@ impl Step<'_> {
                 CoreOut::Freed(stream, token, how) => {
                     self.check_freed(replica, *stream, *token, *how);
                 }
-                CoreOut::Granted(stream) => self.check_unheard(replica, *stream),
+                CoreOut::Granted(stream) => self.check_unreported(replica, *stream),
             }
         }
     }

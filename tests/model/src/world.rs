@@ -40,7 +40,7 @@ pub(crate) struct PodEntry {
     pub(crate) pod: Pod,
     pub(crate) wake: Option<Moment>,
     pub(crate) uses: Vec<(u8, StreamUse)>,
-    pub(crate) asked_back: bool,
+    pub(crate) revoked: bool,
 }
 
 /// A core's state, and what is asked of it again and again.
@@ -68,7 +68,7 @@ pub(crate) enum PodCall {
     Introduce,
     BeginJob,
     EndJob,
-    LetGo,
+    StopUse,
     Drain,
     Crash { keep: bool },
     Kill,
@@ -185,8 +185,8 @@ impl World {
             PodCall::Introduce => pod::Input::Introduce,
             PodCall::BeginJob => pod::Input::BeginJob,
             PodCall::EndJob => pod::Input::EndJob,
-            PodCall::LetGo => match pod.asked_back() {
-                Some(stream) => pod::Input::LetGo(stream.clone()),
+            PodCall::StopUse => match pod.revoked() {
+                Some(stream) => pod::Input::StopUse(stream.clone()),
                 None => pod::Input::Wake,
             },
             PodCall::Drain => pod::Input::Drain,
@@ -251,8 +251,8 @@ impl World {
             Err(unknown) => {
                 let uses = pod.uses().into_iter();
                 let uses = uses.map(|(stream, used)| (self.number(&stream), used)).collect();
-                let (wake, asked_back) = (pod.wake(), pod.asked_back().is_some());
-                self.pods.insert(unknown, PodEntry { pod, wake, uses, asked_back })
+                let (wake, revoked) = (pod.wake(), pod.revoked().is_some());
+                self.pods.insert(unknown, PodEntry { pod, wake, uses, revoked })
             }
         }
     }
@@ -316,7 +316,7 @@ impl World {
         }
     }
 
-    /// The entry after a leader of `epoch` has written down what its worker may hold.
+    /// The entry after a leader of `epoch` has stored what its worker may hold.
     pub(crate) fn enter(
         &mut self,
         found: Option<u32>,

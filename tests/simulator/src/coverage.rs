@@ -33,7 +33,7 @@ const WANTED: &[(&str, u64)] = &[
     ("checked: healthy pipelines stay as they are", 50),
     ("confirmation requested", 500),
     ("converged and still", 1_000),
-    ("coordinator saw an offence", 100),
+    ("coordinator saw a protocol violation", 100),
     ("deposed", 500),
     ("drain ended", 500),
     ("drain overdue", 20),

@@ -52,7 +52,7 @@ pub(crate) struct Observer {
     pub last_change: u64,
     /// Pods whose drain has reached its deadline.
     pub drains_overdue: BTreeSet<usize>,
-    /// Streams granted or asked back since the one change of the liveness phase.
+    /// Streams granted or revoked since the one change of the liveness phase.
     pub streams_changed: BTreeSet<StreamKey>,
     /// Streams that agents gave up since then, as their time was over.
     pub streams_expired: BTreeSet<StreamKey>,
@@ -149,7 +149,7 @@ impl Checks<'_> {
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
             | Notice::NameRefused { .. }
-            | Notice::Offence { .. } => {}
+            | Notice::ProtocolViolation { .. } => {}
         }
         if let Notice::GivenUp { worker, .. } = notice {
             self.check_given_up(replica, worker);
@@ -187,7 +187,7 @@ impl Checks<'_> {
                     });
                 }
             }
-            Notice::StreamGranted { stream, .. } => self.check_unheard(replica, epoch, stream),
+            Notice::StreamGranted { stream, .. } => self.check_unreported(replica, epoch, stream),
             _ => {}
         }
     }
@@ -214,7 +214,7 @@ impl Checks<'_> {
     }
 
     /// S8: a leader grants no stream that a pod holds which still obeys a predecessor.
-    fn check_unheard(&mut self, replica: usize, epoch: Epoch, stream: &StreamKey) {
+    fn check_unreported(&mut self, replica: usize, epoch: Epoch, stream: &StreamKey) {
         let holder = (0..self.view.pods.len()).find(|pod| {
             let node = &self.view.pods[*pod];
             if node.dead || node.superseded || node.is_replaced() || !node.worker.stoppable {

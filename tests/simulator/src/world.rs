@@ -241,7 +241,7 @@ impl World {
             | SimEvent::BootAgent { .. }
             | SimEvent::Tick { .. }
             | SimEvent::JobEnd { .. }
-            | SimEvent::LetGo { .. }
+            | SimEvent::StopUse { .. }
             | SimEvent::ReportCount { .. }
             | SimEvent::BootWorker { .. }
             | SimEvent::DrainPod { .. }
@@ -353,7 +353,9 @@ impl World {
             SimEvent::BootAgent { pod, .. } => self.boot_agent(pod),
             SimEvent::Tick { pod, asked, .. } => self.tick(pod, asked),
             SimEvent::JobEnd { pod, job, .. } => self.job_end(pod, job),
-            SimEvent::LetGo { pod, stream, token, .. } => self.let_go_decided(pod, stream, token),
+            SimEvent::StopUse { pod, stream, token, .. } => {
+                self.stop_use_decided(pod, stream, token)
+            }
             SimEvent::ReportCount { pod, .. } => self.count_due(pod),
             SimEvent::BootWorker { pod, .. } => self.boot_worker(pod),
             SimEvent::DrainPod { pod } => self.drain_pod(pod),
@@ -425,7 +427,7 @@ impl World {
                 worker.start == *start && worker.alive && worker.tick_number == *number
             }
             SimEvent::JobEnd { pod, start, .. }
-            | SimEvent::LetGo { pod, start, .. }
+            | SimEvent::StopUse { pod, start, .. }
             | SimEvent::ReportCount { pod, start } => {
                 self.pods[*pod].worker.start == *start && self.pods[*pod].worker.alive
             }

@@ -20,7 +20,7 @@ const DETECTED_AT: [(&str, u64); 15] = [
     ("HeldBackForgotten", 726),
     ("BootForgivesAll", 710),
     ("PlanStale", 279),
-    ("GoodbyeForgetsUnheard", 264),
+    ("GoodbyeForgetsUnreported", 264),
     ("FormerModeHolds", 244),
     ("NodeLoadPerClass", 213),
     ("KnownBeforeEnd", 201),

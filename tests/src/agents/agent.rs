@@ -356,7 +356,7 @@ impl Driver {
             }
             Notice::PoolGranted(..) => self.record.pool_granted(),
             Notice::PoolExpired(_) => self.record.expired(),
-            Notice::Offence(rule) => {
+            Notice::ProtocolViolation(rule) => {
                 self.record.fault(format!("w-{} was offended: {rule}", self.number));
             }
             _ => {}

@@ -96,7 +96,7 @@ impl Fleet {
         format!("w{node}-{}", self.lives[node])
     }
 
-    /// The node that a host's worker speaks for.
+    /// The node that a host's worker acts for.
     fn node_of(&self, host: usize) -> usize {
         self.claim.map_or(host, |(node, _)| if host == SPARE { node } else { host })
     }

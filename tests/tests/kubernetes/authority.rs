@@ -13,7 +13,8 @@ use kube::{Api, Client};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
-use leasehold_driver::platform::{Freshness, Platform};
+use leasehold_driver::freshness::Freshness;
+use leasehold_driver::platform::Platform;
 use leasehold_platform_kube::authority::{Authority, BundlePublisher, Settings};
 use leasehold_server::tls::{Certificates, client_tls, from_platform};
 use leasehold_types::Moment;
@@ -67,7 +68,7 @@ impl Replica {
             replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),
-            attend: None,
+            handle_sender: None,
             freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
         };
         let serving = from_platform(authority.certificates.clone(), authority.bundle.clone());

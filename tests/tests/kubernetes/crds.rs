@@ -109,7 +109,7 @@ async fn kubectl_explains_lists_and_scales() {
     let budget = access.kubectl(&[&within[..], &["get", "wc", "builds", "-o", path]].concat());
     assert_eq!(budget, "20");
 
-    // What is in Git leaves the number to whoever scales: applied again, it stays.
+    // What is in Git leaves the number to its scaler: applied again, it stays.
     let in_git = object("WorkerCluster", "scaled", json!({ "maxJobsPerWorker": 3 })).to_string();
     let server_side = [&within[..], &["apply", "--server-side", "-f", "-"]].concat();
     for number in ["0", "20"] {

@@ -35,7 +35,7 @@ fn reviews(access: &Access) -> u64 {
 /// The calls without a valid token that a replica has counted.
 fn denials(replica: &Operator) -> u64 {
     let (_, metrics) = get(replica.http, "/metrics").expect("the metrics");
-    let name = "leasehold_denials_total{reason=\"unproven\"} ";
+    let name = "leasehold_denials_total{reason=\"unauthenticated\"} ";
     let count = metrics.lines().find_map(|line| line.strip_prefix(name));
     count.expect("the counter").parse().expect("a number")
 }

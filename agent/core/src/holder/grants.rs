@@ -282,7 +282,7 @@ impl<J: Journal> Holder<J> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
         let asked = held.revoked.is_some() || lapses;
-        if !asked || self.takes_nothing() || mutation::on(Mutation::KeepAskedBack) {
+        if !asked || self.takes_nothing() || mutation::on(Mutation::KeepRevoked) {
             return Ok(false);
         }
         if lapses {

@@ -243,7 +243,7 @@ impl<J: Journal> Holder<J> {
 
     /// The coordinator violated the protocol: the link is closed.
     pub(super) fn protocol_violation(&mut self, rule: &'static str, now: Moment) {
-        self.notice(Notice::Offence(rule));
+        self.notice(Notice::ProtocolViolation(rule));
         self.redial(Target::Next, now);
     }
 

@@ -9,7 +9,7 @@ use leasehold_types::{Load, Moment};
 
 use super::{Binding, Count, Holder};
 use crate::journal::{Journal, Record};
-use crate::lease::{BindingLease, Kinds, Lease, PoolView, StreamLease};
+use crate::lease::{Kinds, Lease, PoolView, ShareLease, StreamLease};
 
 impl<J: Journal> Holder<J> {
     /// The lease of the worker. Call it only to send the result to the worker: it marks the streams
@@ -53,7 +53,7 @@ impl<J: Journal> Holder<J> {
                         None => (Load::ZERO, Vec::new()),
                     };
                     let key = key.clone();
-                    bindings.push(BindingLease { key, token, until, revoked, load, next });
+                    bindings.push(ShareLease { key, token, until, revoked, load, next });
                 }
             }
         }

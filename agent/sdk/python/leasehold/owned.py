@@ -81,7 +81,7 @@ class Owned:
         return max(0.0, (end_ns - clock.now_ns()) / NS) if end_ns is not None else None
 
     def release_within(self) -> Optional[float]:
-        """Of a revoked one: seconds within which it should be let go."""
+        """Of a revoked one: seconds within which it should be released."""
         at_ns = self._release_ns
         return max(0.0, (at_ns - clock.now_ns()) / NS) if at_ns is not None else None
 

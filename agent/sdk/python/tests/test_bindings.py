@@ -38,7 +38,7 @@ class Bindings(unittest.TestCase):
         eventually("the release", lambda: self.released("8.17"))
         self.assertFalse(binding.valid())
 
-    def test_a_token_is_handed_out_once_and_its_next_after_the_last_was_let_go(self):
+    def test_a_token_is_handed_out_once_and_its_next_after_the_last_was_released(self):
         self.agent.bind("8.1", next=[("a", 1)])
         bindings = self.worker.bindings()
         last = next(bindings)

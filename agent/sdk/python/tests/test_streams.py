@@ -120,7 +120,7 @@ class Streams(unittest.TestCase):
             self.assertFalse(stream.valid())
         self.assertTrue(stream.lost.is_set() and stream.stopping.is_set())
         self.agent.revive()
-        # The agent may still list it: what is lost stays lost until it is let go.
+        # The agent may still list it: what is lost stays lost until it is released.
         self.agent.show("new", "8.1", valid_for_ms=600_000)
         self.assertFalse(stream.valid())
         stream.release()

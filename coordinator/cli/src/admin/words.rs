@@ -38,7 +38,7 @@ pub(super) fn claim(phase: ClaimPhase) -> &'static str {
     match phase {
         ClaimPhase::Unspecified => "unknown",
         ClaimPhase::Held => "owned",
-        ClaimPhase::Revoking => "asked back",
+        ClaimPhase::Revoking => "revoked",
         ClaimPhase::Lapsing => "ends with its time",
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a core, fixed before its first event.
+//! The limits of a turn, and of what a leader lets wait.
 
 use leasehold_types::TimeBounds;
 use leasehold_types::limits::WORKERS_MAX;
@@ -15,21 +15,22 @@ const SMALL_REPORTS_MAX: usize = 4_096;
 /// The settings of a core, fixed before its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How far clocks may be apart.
+    /// How far clocks may be apart; larger bounds make leases end later on the coordinator's side.
     pub bounds: TimeBounds,
-    /// How many reports of any size may wait at once: this many agents are welcomed before they
-    /// have reported.
+    /// Reports of any size that may wait at once: so many agents are welcomed before they have
+    /// reported. More of them need more memory, and fewer make a failover slower.
     pub reports_max: usize,
-    /// How many reports may wait at once if the reports so far were small.
+    /// Reports that may wait at once if the reports so far were small.
     pub small_reports_max: usize,
     /// How many workers the clusters of one namespace may have together, so that one namespace
     /// leaves places for the others. Clusters without a namespace have no limit but that of all.
     pub workers_per_namespace_max: usize,
     /// The units of work that one turn may take, at least 1. Handling one stream, claim or account
-    /// is one unit. The next turn continues with the rest.
+    /// is one unit. The next turn continues with the rest. Longer turns delay what arrives
+    /// meanwhile.
     pub slice: u32,
     /// Whether a worker's name stays with the agent that has it while that agent is alive. False if
-    /// the platform decides which agent may speak for a name.
+    /// the platform decides which agent may act for a name.
     pub keeps_names: bool,
 }
 

@@ -209,7 +209,7 @@ impl Leader {
         let heard = self.replica.heard;
         while let Some(timer) = self.timers.next_due(now, heard, &mut self.replica.budget) {
             match timer {
-                Timer::Unheard(key) => self.unheard_due(&key, now),
+                Timer::Unreported(key) => self.unreported_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
                 Timer::GiveUp(key) => self.give_up_due(&key),
                 Timer::Claim(stream) => self.claim_due(&stream, now),

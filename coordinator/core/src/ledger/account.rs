@@ -12,7 +12,7 @@ use crate::exposure::{Exposure, Life};
 /// What is known of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    /// The agent that speaks for it; none before the first report of this term.
+    /// The agent that acts for it; none before the first report of this term.
     pub(crate) incarnation: Option<Incarnation>,
     /// Nothing was outstanding for it before this incarnation.
     pub(crate) fresh_since: Option<Incarnation>,
@@ -25,10 +25,9 @@ pub(crate) struct Account {
     pub(crate) life: Life,
     /// A report of its agent is being adopted.
     pub(crate) adopting: bool,
-    /// The most that it may hold, as written down.
+    /// The most that it may hold, as stored.
     pub(crate) exposure: Exposure,
-    /// This leader has written or adopted `exposure`, so a late removal by an earlier leader does
-    /// not end it.
+    /// `exposure` carries this leader's epoch, so a delayed removal by a predecessor cannot end it.
     pub(crate) adopted: bool,
     /// The exposure that is being written in its place.
     pub(crate) registering: Option<Exposure>,
@@ -49,7 +48,7 @@ pub(crate) struct Account {
     /// The jobs, as reported.
     pub(crate) jobs: Jobs,
     /// Slots that an earlier agent of the worker may have left in use.
-    pub(crate) unknown: Option<Unknown>,
+    pub(crate) unaccounted: Option<UnaccountedSlots>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
     /// Of each set that it has claims on streams of: how many, and whether any is timeless.
@@ -64,7 +63,7 @@ pub(crate) struct Account {
 
 /// Slots that an agent does not know of, since it lost its memory or has not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnaccountedSlots {
     /// At most this many.
     pub(crate) slots: u32,
     /// A pool lease of the earlier agent may last until then.
@@ -94,7 +93,7 @@ impl Account {
             in_flight: Vec::new(),
             in_effect: 0,
             jobs: Jobs::Running(0),
-            unknown: None,
+            unaccounted: None,
             streams: BTreeSet::new(),
             sets: BTreeMap::new(),
             load: Load::ZERO,
@@ -103,9 +102,9 @@ impl Account {
         }
     }
 
-    /// The most jobs that the worker may be running, as far as anyone can know.
+    /// Upper bound of the jobs that the worker runs.
     pub(crate) fn committed(&self) -> u32 {
-        self.known().max(self.unknown.map_or(0, |unknown| unknown.slots))
+        self.known().max(self.unaccounted.map_or(0, |unaccounted| unaccounted.slots))
     }
 
     /// The most jobs that it may be running under what was reported and granted in this term.
@@ -119,9 +118,9 @@ impl Account {
     }
 
     /// The slots of [`Self::committed`] that no report to this leader confirms.
-    pub(crate) fn unreported(&self) -> u32 {
-        match self.unknown {
-            Some(Unknown { unreported: true, .. }) => self.committed() - self.known(),
+    pub(crate) fn unreported_slots(&self) -> u32 {
+        match self.unaccounted {
+            Some(UnaccountedSlots { unreported: true, .. }) => self.committed() - self.known(),
             Some(_) | None => 0,
         }
     }
@@ -207,11 +206,12 @@ impl Account {
         }
     }
 
-    /// Drops the unknown slots once they are known or have ended.
+    /// Drops the unaccounted slots once they are known or have ended.
     pub(crate) fn settle_unknown(&mut self, now: Moment) {
         let jobs_reported = self.jobs != Jobs::Unknown;
         let lasts = |until| until > now && !mutation::on(Mutation::UnknownForgotten);
-        self.unknown = self.unknown.filter(|unknown| !jobs_reported || lasts(unknown.until));
+        self.unaccounted =
+            self.unaccounted.filter(|unaccounted| !jobs_reported || lasts(unaccounted.until));
     }
 
     /// A claim on a stream begins.

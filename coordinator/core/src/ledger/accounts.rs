@@ -75,14 +75,14 @@ impl Accounts {
 
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Account> {
         let account = self.all.remove(key)?;
-        self.sums.note(key, PoolFacts::of(&account), PoolFacts::default());
+        self.sums.record_change(key, PoolFacts::of(&account), PoolFacts::default());
         Some(account)
     }
 
     /// Moves an account to another key that has none.
     pub(super) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) -> Option<&Account> {
         let account = self.remove(key)?;
-        self.sums.note(to, PoolFacts::default(), PoolFacts::of(&account));
+        self.sums.record_change(to, PoolFacts::default(), PoolFacts::of(&account));
         Some(self.all.entry(to.clone()).or_insert(account))
     }
 
@@ -106,7 +106,7 @@ impl Accounts {
     }
 
     /// The slots of a cluster that may be in use and that no report to this leader confirms.
-    pub(super) fn unreported(&self, cluster: &ClusterName) -> u32 {
+    pub(super) fn unreported_slots(&self, cluster: &ClusterName) -> u32 {
         let sum = self.sums.unreported.get(cluster).copied().unwrap_or(0);
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
@@ -129,7 +129,7 @@ impl Accounts {
 }
 
 impl ClusterSums {
-    fn note(&mut self, key: &WorkerKey, before: PoolFacts, after: PoolFacts) {
+    fn record_change(&mut self, key: &WorkerKey, before: PoolFacts, after: PoolFacts) {
         if before == after {
             return;
         }
@@ -156,9 +156,9 @@ impl PoolFacts {
         Self {
             exists: true,
             committed: account.committed(),
-            unreported: account.unreported(),
+            unreported: account.unreported_slots(),
             size: account.size(),
-            is_known: account.unknown.is_none() && account.jobs != Jobs::Unknown,
+            is_known: account.unaccounted.is_none() && account.jobs != Jobs::Unknown,
             size_unsure: account.size_unsure,
         }
     }
@@ -180,6 +180,6 @@ impl DerefMut for AccountMut<'_> {
 
 impl Drop for AccountMut<'_> {
     fn drop(&mut self) {
-        self.sums.note(self.key, self.before, PoolFacts::of(self.account));
+        self.sums.record_change(self.key, self.before, PoolFacts::of(self.account));
     }
 }

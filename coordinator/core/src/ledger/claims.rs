@@ -37,11 +37,11 @@ pub(crate) struct ReportNumber(pub(super) u64);
 pub(crate) enum Phase {
     /// It is owned; renewals cover it.
     Held,
-    /// It was asked back; renewals cover it until the deadline.
+    /// It was revoked; renewals cover it until the deadline.
     Revoking { deadline: Moment },
-    /// It was asked back; nothing renews it.
+    /// It was revoked; nothing renews it.
     Lapsing { free_at: Moment },
-    /// An earlier incarnation has it; nothing renews it, and it cannot be asked back.
+    /// An earlier incarnation has it; nothing renews it, and it cannot be revoked.
     Orphaned { free_at: Moment },
 }
 
@@ -192,10 +192,9 @@ impl Ledger {
     /// Adopts the streams that an agent reports; returns how many further claims the report lists.
     /// A share without a load counts with all of `capacity`.
     ///
-    /// A lease of this term that has no claim has ended here, and so has an earlier one of an agent
-    /// that has reported in this term: the report travelled for longer than the lease lasted, and
-    /// another worker may have had the stream since, under a higher token. So the stream is asked
-    /// back.
+    /// A reported lease of this term without a claim was already freed, and so was an earlier one
+    /// of an agent that has reported in this term: the report is older than the end of the lease.
+    /// Another worker may have owned the stream since, under a higher token, so it is revoked.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
@@ -210,7 +209,7 @@ impl Ledger {
         let is_known = self.account(key).is_some_and(|it| it.incarnation == Some(incarnation));
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
-        // A stream that a predecessor asked back still counts as held; the snapshot that follows
+        // A stream that a predecessor revoked still counts as held; the snapshot that follows
         // lists it so.
         for HeldStream { stream, token, pinned, load, revoked: _ } in held {
             let timeless = *pinned || !stops_worker;
@@ -358,7 +357,7 @@ impl Ledger {
     pub(crate) fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
         let claims = self.claims(stream).iter().filter(|claim| claim.worker == *key);
         let ends = claims.map(|claim| self.claim_free_at(claim).unwrap_or(Moment::NEVER));
-        ends.max().max(self.unheard_stream_until(key, stream))
+        ends.max().max(self.unreported_stream_until(key, stream))
     }
 
     /// When a claim's time is surely over; none for a claim that never ends by time, and while a
@@ -404,7 +403,7 @@ impl Ledger {
         let only_owner = only_here || removed.iter().any(|it| it.token.epoch == self.epoch);
         if self.claims(stream).is_empty() && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
         {
-            self.unheard.note_known(stream);
+            self.unreported.record_known(stream);
         }
         let ended = removed.len();
         let left = self.claims(stream).iter().any(|claim| claim.worker == *key);

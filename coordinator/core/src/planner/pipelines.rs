@@ -15,7 +15,7 @@ mod span;
 
 use leasehold_types::Load;
 
-pub use self::demand::{Misfit, fits, needed, wanted};
+pub use self::demand::{Unplaceable, fits, needed, wanted};
 pub use self::moves::{MovableShare, make_room};
 pub use self::rooms::Rooms;
 
@@ -30,7 +30,7 @@ pub struct Part {
 
 /// A node that needs workers.
 #[derive(Clone, Copy, Debug)]
-pub struct NodeWish<'a> {
+pub struct NodeRequest<'a> {
     /// Its class, as an index of the rooms.
     pub class: usize,
     /// The load of the whole node.
@@ -42,7 +42,7 @@ pub struct NodeWish<'a> {
 
 /// A class that lacks room for a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct CapacityShortage {
     /// The class, as an index of the rooms.
     pub class: usize,
     /// How many more empty workers are enough. A node that would span more workers than
@@ -56,7 +56,10 @@ pub struct Short {
 ///
 /// # Errors
 /// Each class that is short, by index, and of how many workers.
-pub fn place(rooms: &mut [Rooms], nodes: &[NodeWish<'_>]) -> Result<Vec<Vec<Part>>, Vec<Short>> {
+pub fn place(
+    rooms: &mut [Rooms],
+    nodes: &[NodeRequest<'_>],
+) -> Result<Vec<Vec<Part>>, Vec<CapacityShortage>> {
     let mut placement = NodePlacement::new(rooms, nodes);
     if nodes.iter().any(|node| !node.prefers.is_empty()) {
         placement.keep();
@@ -71,7 +74,7 @@ pub fn place(rooms: &mut [Rooms], nodes: &[NodeWish<'_>]) -> Result<Vec<Vec<Part
 /// Assigns workers to the nodes of one pipeline.
 struct NodePlacement<'a> {
     rooms: &'a mut [Rooms],
-    nodes: &'a [NodeWish<'a>],
+    nodes: &'a [NodeRequest<'a>],
     /// The order in which nodes are placed: those that fit one worker first, since cut ones can use
     /// any room that is left; within each group the larger first.
     turns: Vec<usize>,
@@ -80,9 +83,9 @@ struct NodePlacement<'a> {
 }
 
 impl<'a> NodePlacement<'a> {
-    fn new(rooms: &'a mut [Rooms], nodes: &'a [NodeWish<'a>]) -> Self {
+    fn new(rooms: &'a mut [Rooms], nodes: &'a [NodeRequest<'a>]) -> Self {
         let mut turns: Vec<usize> = (0..nodes.len()).collect();
-        let is_cut = |node: &NodeWish<'_>| node.load > rooms[node.class].capacity();
+        let is_cut = |node: &NodeRequest<'_>| node.load > rooms[node.class].capacity();
         turns.sort_by_key(|at| (is_cut(&nodes[*at]), std::cmp::Reverse(nodes[*at].load)));
         Self { rooms, nodes, turns, parts: vec![Vec::new(); nodes.len()] }
     }
@@ -109,7 +112,7 @@ impl<'a> NodePlacement<'a> {
     }
 
     fn place_node(&mut self, at: usize) -> bool {
-        let NodeWish { class, load, .. } = self.nodes[at];
+        let NodeRequest { class, load, .. } = self.nodes[at];
         let rooms = &mut self.rooms[class];
         let kept = std::mem::take(&mut self.parts[at]);
         let parts = if load > rooms.capacity() {
@@ -136,14 +139,14 @@ impl<'a> NodePlacement<'a> {
 
     /// Places all nodes again. Where one does not fit, adds the fewest empty workers that take it;
     /// if any were added, takes everything back in the end.
-    fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<Short>> {
+    fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<CapacityShortage>> {
         let mut more = std::collections::BTreeMap::<usize, (usize, u64)>::new();
         for turn in 0..self.turns.len() {
             let at = self.turns[turn];
             if self.place_node(at) {
                 continue;
             }
-            let NodeWish { class, load, .. } = self.nodes[at];
+            let NodeRequest { class, load, .. } = self.nodes[at];
             let rooms = &mut self.rooms[class];
             let (added, counted) = more.entry(class).or_default();
             match span::missing(rooms, load) {
@@ -162,14 +165,14 @@ impl<'a> NodePlacement<'a> {
         self.give_back();
         let short = |(class, (added, counted)): (usize, (usize, u64))| {
             self.rooms[class].remove_empty(added);
-            Short { class, workers: u32::try_from(counted).unwrap_or(u32::MAX) }
+            CapacityShortage { class, workers: u32::try_from(counted).unwrap_or(u32::MAX) }
         };
         Err(more.into_iter().map(short).collect())
     }
 }
 
 /// The worker that a node on one worker stays on: preferably one where its lease stays unchanged.
-fn stays(rooms: &Rooms, node: &NodeWish<'_>) -> Option<u32> {
+fn stays(rooms: &Rooms, node: &NodeRequest<'_>) -> Option<u32> {
     let fits = |part: &&Part| rooms.takes(part.worker, node.load);
     let same = node.prefers.iter().filter(|part| part.load == node.load).find(fits);
     same.or_else(|| node.prefers.iter().find(fits)).map(|part| part.worker)
@@ -196,8 +199,8 @@ mod tests {
         Rooms::new(load(capacity), spread, used.iter().map(|used| load(*used)).collect())
     }
 
-    fn wish(class: usize, documents: u64, prefers: &[Part]) -> NodeWish<'_> {
-        NodeWish { class, load: load(documents), prefers }
+    fn request(class: usize, documents: u64, prefers: &[Part]) -> NodeRequest<'_> {
+        NodeRequest { class, load: load(documents), prefers }
     }
 
     fn part(worker: u32, documents: u64) -> Part {
@@ -207,31 +210,38 @@ mod tests {
     #[test]
     fn a_load_goes_to_the_least_room_that_is_enough_and_to_the_first_of_equals() {
         let mut rooms = [class(30, Spread::Fewest, &[0, 15, 20, 20, 25])];
-        let placed = place(&mut rooms, &[wish(0, 10, &[]), wish(0, 10, &[]), wish(0, 10, &[])]);
+        let placed =
+            place(&mut rooms, &[request(0, 10, &[]), request(0, 10, &[]), request(0, 10, &[])]);
         assert_eq!(placed, Ok(vec![vec![part(2, 10)], vec![part(3, 10)], vec![part(1, 10)]]));
     }
 
     #[test]
     fn two_pipelines_share_blue_and_none_shares_green() {
         let mut rooms = [class(30, Spread::Fewest, &[0; 3]), class(15, Spread::Fewest, &[0; 2])];
-        let pipeline = [wish(0, 10, &[]), wish(1, 10, &[])];
+        let pipeline = [request(0, 10, &[]), request(1, 10, &[])];
         let first = place(&mut rooms, &pipeline);
         assert_eq!(first, Ok(vec![vec![part(0, 10)], vec![part(0, 10)]]));
         let second = place(&mut rooms, &pipeline);
         assert_eq!(second, Ok(vec![vec![part(0, 10)], vec![part(1, 10)]]));
         let before = rooms.clone();
-        assert_eq!(place(&mut rooms, &pipeline), Err(vec![Short { class: 1, workers: 1 }]));
+        assert_eq!(
+            place(&mut rooms, &pipeline),
+            Err(vec![CapacityShortage { class: 1, workers: 1 }])
+        );
         assert_eq!(rooms, before);
     }
 
     #[test]
     fn grey_is_spanned_by_the_fewest_or_by_all() {
         let grey = |spread| [class(5, spread, &[0; 5])];
-        let pipeline = [wish(0, 10, &[])];
+        let pipeline = [request(0, 10, &[])];
         let mut fewest = grey(Spread::Fewest);
         assert_eq!(place(&mut fewest, &pipeline), Ok(vec![vec![part(0, 5), part(1, 5)]]));
         assert_eq!(place(&mut fewest, &pipeline), Ok(vec![vec![part(2, 5), part(3, 5)]]));
-        assert_eq!(place(&mut fewest, &pipeline), Err(vec![Short { class: 0, workers: 1 }]));
+        assert_eq!(
+            place(&mut fewest, &pipeline),
+            Err(vec![CapacityShortage { class: 0, workers: 1 }])
+        );
         let mut even = grey(Spread::Even);
         let all: Vec<Part> = (0..5).map(|worker| part(worker, 2)).collect();
         assert_eq!(place(&mut even, &pipeline), Ok(vec![all.clone()]));
@@ -241,7 +251,7 @@ mod tests {
     #[test]
     fn equal_parts_go_as_far_as_the_room_does() {
         let mut rooms = [class(9, Spread::Even, &[8, 0, 9, 2])];
-        let placed = place(&mut rooms, &[wish(0, 12, &[])]);
+        let placed = place(&mut rooms, &[request(0, 12, &[])]);
         let half = Load::from_milli(5_500).expect("a load");
         let of = |worker| Part { worker, load: half };
         assert_eq!(placed, Ok(vec![vec![part(0, 1), of(1), of(3)]]));
@@ -251,9 +261,9 @@ mod tests {
     fn what_a_node_has_is_kept_where_it_fits() {
         let mut rooms = [class(30, Spread::Fewest, &[20, 0])];
         // Not to worker 0, although that has the least room that is enough.
-        let placed = place(&mut rooms, &[wish(0, 10, &[part(1, 10)])]);
+        let placed = place(&mut rooms, &[request(0, 10, &[part(1, 10)])]);
         assert_eq!(placed, Ok(vec![vec![part(1, 10)]]));
-        let full = place(&mut rooms, &[wish(0, 20, &[part(0, 20)])]);
+        let full = place(&mut rooms, &[request(0, 20, &[part(0, 20)])]);
         assert_eq!(full, Ok(vec![vec![part(1, 20)]]));
     }
 
@@ -262,7 +272,7 @@ mod tests {
         let had = [part(3, 10), part(2, 10), part(0, 5)];
         let of = |documents, used: &[u64]| {
             let mut rooms = [class(10, Spread::Fewest, used)];
-            place(&mut rooms, &[wish(0, documents, &had)])
+            place(&mut rooms, &[request(0, documents, &had)])
         };
         let kept = vec![part(0, 5), part(2, 10), part(3, 10)];
         assert_eq!(of(25, &[0; 5]), Ok(vec![kept.clone()]));
@@ -277,25 +287,25 @@ mod tests {
 
     #[test]
     fn what_is_short_is_counted_in_empty_workers() {
-        let short = |rooms: Rooms, nodes: &[NodeWish<'_>]| {
+        let short = |rooms: Rooms, nodes: &[NodeRequest<'_>]| {
             let mut rooms = [rooms];
             place(&mut rooms, nodes).expect_err("it does not fit")[0].workers
         };
         let none = || class(15, Spread::Fewest, &[]);
-        let three = [wish(0, 7, &[]), wish(0, 7, &[]), wish(0, 7, &[])];
+        let three = [request(0, 7, &[]), request(0, 7, &[]), request(0, 7, &[])];
         assert_eq!(short(none(), &three), 2);
-        assert_eq!(short(none(), &[wish(0, 0, &[])]), 1);
+        assert_eq!(short(none(), &[request(0, 0, &[])]), 1);
         assert_eq!(short(class(15, Spread::Fewest, &[8]), &three), 1);
-        assert_eq!(short(class(15, Spread::Fewest, &[10, 10]), &[wish(0, 45, &[])]), 3);
-        assert_eq!(short(none(), &[wish(0, 15_001, &[])]), 1_001);
+        assert_eq!(short(class(15, Spread::Fewest, &[10, 10]), &[request(0, 45, &[])]), 3);
+        assert_eq!(short(none(), &[request(0, 15_001, &[])]), 1_001);
     }
 
     #[test]
     fn a_load_of_nothing_needs_a_worker_that_is_not_above_its_capacity() {
         let mut full = [class(10, Spread::Fewest, &[12, 10])];
-        assert_eq!(place(&mut full, &[wish(0, 0, &[])]), Ok(vec![vec![part(1, 0)]]));
+        assert_eq!(place(&mut full, &[request(0, 0, &[])]), Ok(vec![vec![part(1, 0)]]));
         let mut above = [class(10, Spread::Fewest, &[12])];
-        let short = Err(vec![Short { class: 0, workers: 1 }]);
-        assert_eq!(place(&mut above, &[wish(0, 0, &[])]), short);
+        let short = Err(vec![CapacityShortage { class: 0, workers: 1 }]);
+        assert_eq!(place(&mut above, &[request(0, 0, &[])]), short);
     }
 }

@@ -54,8 +54,8 @@ pub(crate) fn shown(effect: &Effect) -> Option<String> {
         Effect::Notice(Notice::Recovered(worker)) => format!("{} passes again", worker.worker),
         Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
         Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
-        Effect::Notice(Notice::Offence { worker, rule }) => {
-            format!("offence of {}: {rule}", worker.worker)
+        Effect::Notice(Notice::ProtocolViolation { worker, rule }) => {
+            format!("violation of {}: {rule}", worker.worker)
         }
         Effect::Notice(_) => return None,
     })

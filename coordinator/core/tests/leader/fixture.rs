@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_types::message::Hello;
-use leasehold_types::{
-    ClusterName, Incarnation, LinkNumber, SetName, StreamName, TermId, WorkerKey, WorkerName,
-};
+use leasehold_types::{ClusterName, Incarnation, SetName, StreamName, WorkerKey, WorkerName};
 
 /// The time to live of its leases.
 pub(crate) const TTL: Duration = Duration::from_secs(10);

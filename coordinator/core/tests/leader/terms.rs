@@ -37,17 +37,17 @@ fn a_term_begins_once_the_manifest_is_read_and_events_before_that_count() {
     let mut effects = Vec::new();
     let mut turns = 0;
     while core.has_more() {
-        assert_eq!(core.leadership(), Leadership::StandsBy(None), "turn {turns}");
+        assert_eq!(core.leadership(), Leadership::Standby(None), "turn {turns}");
         core.settle(now, now);
         turns += 1;
         effects.extend(std::iter::from_fn(|| core.poll_effect()));
         assert!(core.take_cost() <= SLICE * 2, "turn {turns} is long");
-        if matches!(core.leadership(), Leadership::Leads(_)) {
+        if matches!(core.leadership(), Leadership::Leader(_)) {
             break;
         }
     }
     assert!(turns > (STREAMS + WORKERS) / SLICE as usize, "it began in {turns} turns");
-    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+    assert_eq!(core.leadership(), Leadership::Leader(Epoch(4)));
     let refused = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: CoordinatorMessage::Refusal(refusal), .. } => Some(refusal),
         _ => None,
@@ -59,7 +59,7 @@ fn a_term_begins_once_the_manifest_is_read_and_events_before_that_count() {
         core.settle(now, now);
     }
     core.settle(now, now);
-    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)), "it was renewed");
+    assert_eq!(core.leadership(), Leadership::Leader(Epoch(4)), "it was renewed");
     effects.extend(std::iter::from_fn(|| core.poll_effect()));
     assert!(effects.contains(&Effect::Notice(Notice::Gone(worker.clone()))));
     let struck = Effect::Order { epoch: Epoch(4), order: Order::Unregister(vec![worker]) };
@@ -77,7 +77,7 @@ fn a_term_that_is_lost_before_it_begins_never_does() {
     while core.has_more() {
         core.settle(now, now);
     }
-    assert_eq!(core.leadership(), Leadership::StandsBy(Some("b:7400".into())));
+    assert_eq!(core.leadership(), Leadership::Standby(Some("b:7400".into())));
     assert_eq!(core.poll_effect(), None, "no notice says that it leads");
 }
 
@@ -88,15 +88,15 @@ fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
     let now = Moment(1_000_000_000);
     core.handle(Event::Elected(elected(now)), now);
     (0..3).for_each(|_| core.settle(now, now));
-    assert_eq!(core.leadership(), Leadership::StandsBy(None), "workers are being entered");
+    assert_eq!(core.leadership(), Leadership::Standby(None), "workers are being entered");
     core.handle(Event::Desired(Arc::new(desired(STREAMS))), now);
     while core.has_more() {
         core.settle(now, now);
     }
-    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+    assert_eq!(core.leadership(), Leadership::Leader(Epoch(4)));
     let clusters = core.clusters(now);
     let held = clusters.iter().map(|it| (it.unreported, it.held.is_some())).collect::<Vec<_>>();
-    assert_eq!(held, [(WORKERS, true)], "the cluster waits for all that are written down");
+    assert_eq!(held, [(WORKERS, true)], "the cluster waits for all that are stored");
 }
 
 /// An election with many registered workers.

@@ -10,8 +10,8 @@ use leasehold_types::message::{
 };
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, TermId, Token,
-    Version, WorkerKey,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, Version,
+    WorkerKey,
 };
 
 /// How long a lease lasts.
@@ -23,8 +23,8 @@ pub(crate) struct Agent {
     pub(crate) conn: ConnId,
     /// It answers nothing for now; messages to it wait.
     pub(crate) slow: bool,
-    /// Its worker does not release streams that are asked back.
-    pub(crate) clings: bool,
+    /// Its worker does not release streams that are revoked.
+    pub(crate) keeps_shares: bool,
     /// The shares that it was known to have.
     pub(crate) load_before: Load,
     /// It has been cut off since then.
@@ -37,7 +37,7 @@ pub(crate) struct Agent {
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
     inbox: Vec<Grant>,
-    asked_back: Vec<Release>,
+    revoked: Vec<Release>,
     incarnation: u64,
     knows_from: u64,
     nonce: u64,
@@ -53,9 +53,9 @@ impl Agent {
             key,
             conn: ConnId(0),
             slow: false,
-            clings: false,
+            keeps_shares: false,
             load_before: Load::ZERO,
-            asked_back: Vec::new(),
+            revoked: Vec::new(),
             silent: None,
             file: false,
             held: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Agent {
 
     /// Whether it carries out every grant at once.
     pub(crate) fn answers(&self) -> bool {
-        !self.slow && !self.clings && self.silent.is_none() && self.asked_back.is_empty()
+        !self.slow && !self.keeps_shares && self.silent.is_none() && self.revoked.is_empty()
     }
 
     /// It restarts, with its journal or without.
@@ -99,19 +99,10 @@ impl Agent {
         self.applied = GrantNumber(0);
         self.inbox.clear();
         let hello = Hello {
-            protocol: 1,
-            cluster: self.key.cluster.clone(),
-            worker: self.key.worker.clone(),
             incarnation: Incarnation(self.incarnation),
             link: LinkNumber(conn.0),
             epoch_seen: seen,
-            term_seen: TermId(0),
-            cell: None,
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
             stops_worker: !self.file,
-            generation: 0,
             address: self.address.clone(),
             version: Some(Version::own()),
         };
@@ -182,22 +173,22 @@ impl Agent {
                 // It ends with its time, if not before.
                 StreamState::Revoked { renewed: false, .. } => {
                     self.held.remove(&it.stream);
-                    self.asked_back.retain(|asked| asked.stream != it.stream);
+                    self.revoked.retain(|asked| asked.stream != it.stream);
                 }
                 StreamState::Revoked { .. } => {
-                    self.asked_back.push(Release { stream: it.stream, token: it.token });
+                    self.revoked.push(Release { stream: it.stream, token: it.token });
                 }
             }
         }
-        if !self.clings {
-            self.let_go();
+        if !self.keeps_shares {
+            self.stop_use();
         }
     }
 
-    /// Releases the streams that are asked back.
-    pub(crate) fn let_go(&mut self) {
-        self.clings = false;
-        for release in std::mem::take(&mut self.asked_back) {
+    /// Releases the streams that are revoked.
+    pub(crate) fn stop_use(&mut self) {
+        self.keeps_shares = false;
+        for release in std::mem::take(&mut self.revoked) {
             self.held.remove(&release.stream);
             self.released.push(release);
         }

@@ -32,7 +32,7 @@ fn a_share_above_the_capacity_is_noticed() {
     let run = || {
         let mut scenario = PipelineScenario::new();
         let mut out = scenario.block("class blue capacity=10\nelect 1\njoin blue-0");
-        out += &scenario.block("pipeline a load=7 n:blue\ncling blue-0\nnopipeline a");
+        out += &scenario.block("pipeline a load=7 n:blue\nkeep blue-0\nnopipeline a");
         out + &scenario.block("pipeline b load=7 n:blue")
     };
     assert!(!run().contains("b/n/0:"), "b waits until a is given back");
@@ -50,7 +50,7 @@ fn a_node_whose_load_counts_per_class_is_noticed() {
     let run = || {
         let mut scenario = PipelineScenario::new();
         scenario.block("class red capacity=5\nclass green capacity=10\nelect 1");
-        scenario.block("join red-0 red-1 green-0\npipeline q load=10 n:red\ncling red-1");
+        scenario.block("join red-0 red-1 green-0\npipeline q load=10 n:red\nkeep red-1");
         scenario.block("pipeline q load=10 n:green")
     };
     assert!(!run().contains("green-0 <- q/n/0"), "red-1 still has half of the load");
@@ -127,16 +127,16 @@ fn routes_come_in_parts_where_a_message_is_too_small() {
     assert!(all > 4_000, "{all} endpoints");
     let bytes = all * 2 * workers[0].len();
     // All routes are due at once when the agent dials again.
-    scenario.told_most = 0;
+    scenario.bytes_max = 0;
     scenario.block("join blue-0");
     assert_eq!(scenario.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.told_most), "{}", scenario.told_most);
-    assert!(bytes > scenario.told_most, "{bytes} in one message");
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
+    assert!(bytes > scenario.bytes_max, "{bytes} in one message");
     // The same under a new leader, which has to learn the shares first.
-    scenario.told_most = 0;
+    scenario.bytes_max = 0;
     scenario.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
     assert_eq!(scenario.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.told_most), "{}", scenario.told_most);
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
 }
 
 #[test]

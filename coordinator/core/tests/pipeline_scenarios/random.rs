@@ -92,7 +92,7 @@ impl Runner {
     fn end(&mut self, seed: u64) {
         for worker in self.scenario.workers() {
             self.run(&format!("wake {worker}"));
-            self.run(&format!("let-go {worker}"));
+            self.run(&format!("stop-use {worker}"));
         }
         for worker in self.scenario.silent() {
             self.run(&format!("join {worker}"));
@@ -177,7 +177,7 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
         21 => format!("restart {worker} memory=no"),
         22 => format!("slow {worker}"),
         23 => format!("wake {worker}"),
-        24 => format!("cling {worker}"),
+        24 => format!("keep {worker}"),
         // Grants on their way were made under the former capacity.
         25 => format!("{wakes}{}", class_line(random, class)),
         26 => format!("{wakes}noclass {class}\nafter 300\n{}", class_line(random, class)),

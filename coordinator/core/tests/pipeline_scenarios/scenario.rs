@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -39,7 +39,7 @@ pub(crate) struct PipelineScenario {
     /// The bindings that a notice reported as changed.
     pub(crate) renewed: Vec<String>,
     /// The most bytes of workers' names and addresses in one message.
-    pub(crate) told_most: usize,
+    pub(crate) bytes_max: usize,
 }
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
@@ -57,7 +57,7 @@ impl PipelineScenario {
             foreseen: None,
             plans_checked: (0, 0),
             renewed: Vec::new(),
-            told_most: 0,
+            bytes_max: 0,
         }
     }
 
@@ -93,8 +93,8 @@ impl PipelineScenario {
             "restart" => self.restart(plain[0], &pairs),
             "slow" => plain.iter().for_each(|it| self.agent(it).slow = true),
             "wake" => plain.iter().for_each(|it| self.wake(it)),
-            "cling" => plain.iter().for_each(|it| self.agent(it).clings = true),
-            "let-go" => plain.iter().for_each(|it| self.let_go(it)),
+            "keep" => plain.iter().for_each(|it| self.agent(it).keeps_shares = true),
+            "stop-use" => plain.iter().for_each(|it| self.stop_use(it)),
             "silent" => plain.iter().for_each(|it| self.silence(it)),
             "gone" => self.gone(&plain),
             "drain" => self.drain(plain[0], DrainPhase::Draining),
@@ -129,7 +129,7 @@ impl PipelineScenario {
                 writeln!(out, "removable: {}", names.join(" "))
             }
             "held" => {
-                let held = self.core.workers_held(self.now).into_iter();
+                let held = self.core.workers_required(self.now).into_iter();
                 let held: Vec<_> = held.map(|(class, held)| format!("{class}={held}")).collect();
                 writeln!(out, "held: {}", held.join(" "))
             }
@@ -162,9 +162,6 @@ impl PipelineScenario {
             jobs_per_worker_max: 1,
             drain_deadline: Duration::from_secs(3600),
             ttl: TTL,
-            floor: 0,
-            lost_after: None,
-            rollout_order: RolloutOrder::Newest,
             class: Some(Class {
                 capacity: pairs["capacity"].parse().expect("a load"),
                 workers_min: number("min", 0),
@@ -262,9 +259,9 @@ impl PipelineScenario {
         self.core.handle(beat, self.now);
     }
 
-    fn let_go(&mut self, worker: &str) {
+    fn stop_use(&mut self, worker: &str) {
         let agent = self.agent(worker);
-        agent.let_go();
+        agent.stop_use();
         let beat = agent.beat();
         self.core.handle(beat, self.now);
     }
@@ -346,7 +343,7 @@ impl PipelineScenario {
             Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
                 let agent = self.agents.values_mut().find(|agent| agent.conn == conn);
                 let Some(agent) = agent else { return Vec::new() };
-                self.told_most = self.told_most.max(shown::bytes_of_routes(&grant));
+                self.bytes_max = self.bytes_max.max(shown::bytes_of_routes(&grant));
                 if let Some(line) = shown::grant(&grant) {
                     let _ = writeln!(out, "{} {line}", agent.key.worker);
                 }

@@ -26,8 +26,8 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
         Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
         Effect::Notice(Notice::Gone(worker)) => format!("gone {}", worker.worker),
         Effect::Notice(Notice::DrainStarted(worker)) => format!("{} drains", worker.worker),
-        Effect::Notice(Notice::Offence { worker, rule }) => {
-            format!("offence of {}: {rule}", worker.worker)
+        Effect::Notice(Notice::ProtocolViolation { worker, rule }) => {
+            format!("violation of {}: {rule}", worker.worker)
         }
         Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
             format!("freed {}:{token} of {} {how:?}", stream.stream, worker.worker)

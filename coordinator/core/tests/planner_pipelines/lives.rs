@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{NodeWish, place};
+use leasehold_coordinator_core::planner::pipelines::{NodeRequest, place};
 
 use crate::milli;
 use crate::world::{Class, Pipeline, Shares, World, fewest, random_load};
@@ -155,8 +155,8 @@ fn move_share(world: &mut World, name: u32, node: usize, drains: u32) {
         let room = rooms[class].room(index) + milli(1);
         rooms[class].take(index, room);
     }
-    let wish = NodeWish { class, load: milli(shares[at].1), prefers: &[] };
-    if let Ok(placed) = place(&mut rooms, &[wish]) {
+    let request = NodeRequest { class, load: milli(shares[at].1), prefers: &[] };
+    if let Ok(placed) = place(&mut rooms, &[request]) {
         assert_eq!(placed[0].len(), 1, "a share is within the capacity");
         let part = placed[0][0];
         let pipeline = world.pipelines.get_mut(&name).expect("it is there");

@@ -10,7 +10,7 @@
 //! one is more than half full, or the later one's load would have gone to the earlier.
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{NodeWish, Rooms, needed, place};
+use leasehold_coordinator_core::planner::pipelines::{NodeRequest, Rooms, needed, place};
 
 use crate::milli;
 
@@ -23,7 +23,8 @@ fn used(capacity: u64, loads: &[u64], workers: usize) -> Option<usize> {
     loads.sort_unstable_by(|a, b| b.cmp(a));
     let mut in_use = std::collections::BTreeSet::new();
     for load in loads {
-        let placed = place(&mut rooms, &[NodeWish { class: 0, load: milli(load), prefers: &[] }]);
+        let placed =
+            place(&mut rooms, &[NodeRequest { class: 0, load: milli(load), prefers: &[] }]);
         in_use.extend(placed.ok()?[0].iter().map(|part| part.worker));
     }
     Some(in_use.len())

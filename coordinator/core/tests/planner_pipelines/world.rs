@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
+use leasehold_coordinator_core::planner::pipelines::{
+    CapacityShortage, NodeRequest, Part, Rooms, place,
+};
 
 use crate::milli;
 
@@ -82,26 +84,27 @@ impl World {
                 prefers.get(node).into_iter().flatten().map(part).collect()
             })
             .collect();
-        let wish = |(class, prefers): (&usize, _)| NodeWish {
+        let request = |(class, prefers): (&usize, _)| NodeRequest {
             class: *class,
             load: milli(pipeline.load),
             prefers,
         };
         let prefers = parts.iter().map(Vec::as_slice);
-        let wishes: Vec<NodeWish<'_>> = pipeline.classes.iter().zip(prefers).map(wish).collect();
+        let requests: Vec<NodeRequest<'_>> =
+            pipeline.classes.iter().zip(prefers).map(request).collect();
         let before = self.rooms();
         let mut rooms = before.clone();
-        let placed = place(&mut rooms, &wishes);
-        assert_eq!(place(&mut before.clone(), &wishes), placed, "one input, two plans");
-        let shorts = self.shorts(&pipeline);
+        let placed = place(&mut rooms, &requests);
+        assert_eq!(place(&mut before.clone(), &requests), placed, "one input, two plans");
+        let shortages = self.shortages(&pipeline);
         match placed {
             Err(short) => {
-                assert_eq!(short, shorts, "what is short is counted");
+                assert_eq!(short, shortages, "what is short is counted");
                 assert_eq!(rooms, before, "what does not fit takes nothing");
                 false
             }
             Ok(placed) => {
-                assert_eq!(shorts, [], "it fits where there is no room");
+                assert_eq!(shortages, [], "it fits where there is no room");
                 self.settle(name, &placed);
                 assert_eq!(rooms, self.rooms(), "the rooms are what the shares leave");
                 self.check(name, parts.iter().all(Vec::is_empty));
@@ -122,7 +125,7 @@ impl World {
 
     /// The missing workers by counting: all nodes of a pipeline have one load, so a worker takes as
     /// many of them as fit in its room; cut nodes use any room.
-    fn shorts(&self, pipeline: &Pipeline) -> Vec<Short> {
+    fn shortages(&self, pipeline: &Pipeline) -> Vec<CapacityShortage> {
         let load = pipeline.load;
         let short = |(class, of): (usize, &Class)| {
             let nodes = pipeline.classes.iter().filter(|it| **it == class).count() as u64;
@@ -136,7 +139,7 @@ impl World {
             } else {
                 (nodes * load).saturating_sub(rooms.sum()).div_ceil(of.capacity)
             };
-            (workers > 0).then_some(Short { class, workers: workers as u32 })
+            (workers > 0).then_some(CapacityShortage { class, workers: workers as u32 })
         };
         self.classes.iter().enumerate().filter_map(short).collect()
     }

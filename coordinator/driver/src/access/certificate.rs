@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Caller, Denied, Wants};
+use super::{Caller, Denied, Permission};
 
 /// A client that may do everything.
 pub const ADMIN: &str = "leasehold://admin";
@@ -45,19 +45,19 @@ impl CertificateNames {
     ///
     /// # Errors
     /// [`Denied::Forbidden`] with the names that it has and those that would do.
-    pub fn authorize(&self, wants: &Wants) -> Result<Caller, Denied> {
-        let (what, wanted) = match wants {
-            Wants::Speak(key) => (
+    pub fn authorize(&self, permission: &Permission) -> Result<Caller, Denied> {
+        let (what, wanted) = match permission {
+            Permission::ActAsAgent(key) => (
                 format!("be the agent of worker {} of cluster {}", key.worker, key.cluster),
                 vec![format!("{WORKER}/{}/{}", key.cluster, key.worker)],
             ),
-            Wants::Read(_) => ("read".to_owned(), vec![ADMIN.to_owned(), VIEWER.to_owned()]),
-            Wants::Change(_) => ("give orders".to_owned(), vec![ADMIN.to_owned()]),
-            Wants::Demand(_) => (
+            Permission::Read(_) => ("read".to_owned(), vec![ADMIN.to_owned(), VIEWER.to_owned()]),
+            Permission::Change(_) => ("give orders".to_owned(), vec![ADMIN.to_owned()]),
+            Permission::Demand(_) => (
                 "ask for the load of a class".to_owned(),
                 [AUTOSCALER, VIEWER, ADMIN].map(str::to_owned).into(),
             ),
-            Wants::Follow => ("follow a replica".to_owned(), vec![COORDINATOR.to_owned()]),
+            Permission::Follow => ("follow a replica".to_owned(), vec![COORDINATOR.to_owned()]),
         };
         match wanted.iter().find(|wanted| self.uris.contains(wanted)) {
             Some(name) => Ok(self.caller(name)),
@@ -90,17 +90,26 @@ mod tests {
         CertificateNames { subject: "CN=w-0".into(), uris, hosts: vec!["w-0".into()] }
     }
 
-    fn speak(cluster: &str, worker: &str) -> Wants {
+    fn act_as(cluster: &str, worker: &str) -> Permission {
         let cluster = ClusterName::new(cluster).expect("a name");
-        Wants::Speak(WorkerKey { cluster, worker: WorkerName::new(worker).expect("a name") })
+        Permission::ActAsAgent(WorkerKey {
+            cluster,
+            worker: WorkerName::new(worker).expect("a name"),
+        })
     }
 
     #[test]
     fn each_name_allows_what_it_says_and_nothing_else() {
-        let class = || Wants::Demand(ClusterName::new("green").expect("a name"));
-        let (read, change) = (Wants::Read(Subject::All), Wants::Change(Subject::All));
-        let wants =
-            [speak("builds", "w-0"), speak("builds", "w-1"), read, change, class(), Wants::Follow];
+        let class = || Permission::Demand(ClusterName::new("green").expect("a name"));
+        let (read, change) = (Permission::Read(Subject::All), Permission::Change(Subject::All));
+        let permissions = [
+            act_as("builds", "w-0"),
+            act_as("builds", "w-1"),
+            read,
+            change,
+            class(),
+            Permission::Follow,
+        ];
         for (name, allowed) in [
             ("leasehold://worker/builds/w-0", [true, false, false, false, false, false]),
             ("leasehold://worker/builds/w", [false; 6]),
@@ -112,7 +121,8 @@ mod tests {
             (COORDINATOR, [false, false, false, false, false, true]),
         ] {
             let certificate = certificate(&[name]);
-            let got = wants.each_ref().map(|wants| certificate.authorize(wants).is_ok());
+            let got =
+                permissions.each_ref().map(|permission| certificate.authorize(permission).is_ok());
             assert_eq!(got, allowed, "{name}");
         }
     }
@@ -120,20 +130,20 @@ mod tests {
     #[test]
     fn a_refusal_says_which_names_there_are_and_which_one_is_needed() {
         let refused = certificate(&["leasehold://worker/builds/w-1"]);
-        let refused = refused.authorize(&speak("builds", "w-0")).expect_err("another worker");
+        let refused = refused.authorize(&act_as("builds", "w-0")).expect_err("another worker");
         assert_eq!(
             refused.to_string(),
             "the certificate is for URI:leasehold://worker/builds/w-1, DNS:w-0 (CN=w-0), and may \
              not be the agent of worker w-0 of cluster builds: that needs one for \
              URI:leasehold://worker/builds/w-0"
         );
-        let nameless = CertificateNames::default().authorize(&Wants::Read(Subject::All));
+        let nameless = CertificateNames::default().authorize(&Permission::Read(Subject::All));
         assert_eq!(
             nameless.expect_err("no name").to_string(),
             "the certificate is for no name, and may not read: that needs one for \
              URI:leasehold://admin or URI:leasehold://viewer"
         );
-        let caller = certificate(&[ADMIN]).authorize(&Wants::Change(Subject::All));
+        let caller = certificate(&[ADMIN]).authorize(&Permission::Change(Subject::All));
         assert_eq!(caller, Ok(Caller::User("leasehold://admin (CN=w-0)".into())));
     }
 }

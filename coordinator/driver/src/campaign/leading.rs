@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
     EntryChange, EntryOutcome, Lead, LeadSettings, Listing, RenewalOutcome, StoreRequest, TermEnd,
@@ -17,7 +18,7 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::{Answer, ExposureStore, Replica, StoreErrors, TermStore, if_some};
+use super::{CampaignContext, ExposureStore, StoreErrors, TermStore, if_some};
 use crate::clock;
 use crate::health::Progress;
 use crate::platform::Command;
@@ -51,9 +52,9 @@ pub(super) struct Leading<'a, T, E> {
     errors: &'a mut StoreErrors,
     events: &'a mpsc::Sender<Event>,
     commands: &'a mut mpsc::Receiver<Command>,
-    renewing: Option<Answer<(Moment, Result<RenewalOutcome, String>)>>,
-    listing: Option<Answer<Result<Listing, String>>>,
-    writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
+    renewing: Option<BoxFuture<'static, (Moment, Result<RenewalOutcome, String>)>>,
+    listing: Option<BoxFuture<'static, Result<Listing, String>>>,
+    writing: FuturesUnordered<BoxFuture<'static, Vec<(EntryChange, EntryOutcome)>>>,
     /// Requests to confirm entries.
     awaiting_entries: Vec<AwaitingEntries>,
     /// Events for which the driver has no room yet.
@@ -88,22 +89,22 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         taken: TermTaken,
         terms: &'a mut T,
         exposures: &'a mut E,
-        replica: &'a mut Replica,
+        context: &'a mut CampaignContext,
     ) -> Self {
         let now = clock::now();
         Self {
             lead: Lead::new(settings, taken, now),
             terms,
             exposures,
-            errors: &mut replica.errors,
-            events: &replica.events,
-            commands: &mut replica.commands,
+            errors: &mut context.errors,
+            events: &context.events,
+            commands: &mut context.commands,
             renewing: None,
             listing: None,
             writing: FuturesUnordered::new(),
             awaiting_entries: Vec::new(),
             queued_events: VecDeque::new(),
-            progress: &replica.progress,
+            progress: &context.progress,
         }
     }
 

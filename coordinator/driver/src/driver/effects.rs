@@ -22,11 +22,11 @@ impl Driver {
                     self.metrics.set_sessions(self.sessions.len());
                 }
                 Effect::Order { epoch, order } => {
-                    let term = self.gate.term();
+                    let term = self.term_guard.term();
                     if matches!(order, Order::StepDown { .. })
                         && term.is_some_and(|term| term.epoch == epoch)
                     {
-                        self.gate.set(None);
+                        self.term_guard.set(None);
                     }
                     self.outbox.push(Command::Order { epoch, order });
                 }

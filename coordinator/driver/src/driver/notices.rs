@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_coordinator_core::effect::{Freed, Notice};
+use leasehold_coordinator_core::effect::Notice;
 use leasehold_types::{Moment, SetName, StreamKey, StreamName};
 use tracing::field::{DisplayValue, display};
 
@@ -15,22 +15,13 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The target of every line about leases.
 const LEASE: &str = "leasehold::lease";
 /// The target of every line about workers and leadership.
-const CELL: &str = "leasehold::cell";
+const TARGET: &str = "leasehold::coordinator";
 /// The target of every line about pipelines.
 const PIPELINE: &str = "leasehold::pipeline";
 
 /// The name of a phase; `None` if the object does not exist.
 fn state(phase: Option<impl ToString>) -> Option<String> {
     phase.map(|phase| phase.to_string())
-}
-
-/// The label for how a lease ended.
-pub fn freed(how: Freed) -> &'static str {
-    match how {
-        Freed::Released => "released",
-        Freed::Expired => "expired",
-        Freed::Gone => "gone",
-    }
 }
 
 /// The number of changes that got no line of their own at INFO.
@@ -124,49 +115,50 @@ impl<'a> Leased<'a> {
 fn write(notice: &Notice, admitted: bool) {
     use tracing::{debug, info, warn};
     match notice {
-        Notice::Elected(epoch) => info!(target: CELL, %epoch, "this replica leads"),
-        Notice::Deposed(epoch) => info!(target: CELL, %epoch, "this replica no longer leads"),
+        Notice::Elected(epoch) => info!(target: TARGET, %epoch, "this replica leads"),
+        Notice::Deposed(epoch) => info!(target: TARGET, %epoch, "this replica no longer leads"),
         Notice::HoldEnded(cluster) => {
-            info!(target: CELL, %cluster, "hold ended: the cluster is planned from now on");
+            info!(target: TARGET, %cluster, "hold ended: the cluster is planned from now on");
         }
         Notice::Joined(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker joined");
+            info!(target: TARGET, cluster = %key.cluster, worker = %key.worker, "worker joined");
         }
         Notice::Disconnected(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker,
+            info!(target: TARGET, cluster = %key.cluster, worker = %key.worker,
                 "worker disconnected");
         }
         Notice::Lost(key) => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker,
                 "worker lost: no message for longer than its leases last. What it may still use \
                  counts until it reports, or until `leasehold gone` declares that it has ended. \
                  See on its host whether its agent runs and what it logs, and start it again with \
                  the same --state-dir");
         }
         Notice::GivenUp { worker: key, after } => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, ?after,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, ?after,
                 "worker lost for longer than spec.lost.after: it counts as gone, and other \
                  workers get its slots and streams although its jobs may still run");
         }
         Notice::DrainStarted(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker is draining");
+            info!(target: TARGET, cluster = %key.cluster, worker = %key.worker,
+                "worker is draining");
         }
         Notice::Failing { worker: key, failure } => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, why = %failure,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, why = %failure,
                 "worker fails: it gets no job, and its streams go to other workers");
         }
         Notice::Recovered(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker,
+            info!(target: TARGET, cluster = %key.cluster, worker = %key.worker,
                 "worker works again");
         }
         Notice::NameRefused { worker: key, peer } => {
             let at = peer.as_deref().unwrap_or("unknown");
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, at,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, at,
                 "another agent wants the worker's name: it is refused for as long as the worker's \
                  agent has the name");
         }
         Notice::Gone(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker gone");
+            info!(target: TARGET, cluster = %key.cluster, worker = %key.worker, "worker gone");
         }
         Notice::PoolGranted { worker: key, size, token } => {
             lease!(admitted, key, size, %token, "pool granted");
@@ -181,7 +173,7 @@ fn write(notice: &Notice, admitted: bool) {
                 set, stream, share, %token, "stream revoked");
         }
         Notice::StreamFreed { worker: key, stream, token, how } => {
-            let how = freed(*how);
+            let how = how.label();
             let Leased { set, stream, share } = Leased::of(stream);
             lease!(admitted, key, set, stream, share, %token, how, "stream freed");
         }
@@ -202,17 +194,17 @@ fn write(notice: &Notice, admitted: bool) {
             debug!(target: PIPELINE, %pipeline, %node, "endpoints changed");
         }
         Notice::EpochAhead { worker: key, seen } => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, %seen,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, %seen,
                 "an agent reports a later epoch than this leader's, but the term store still has \
                  this leader's: the store has lost its history, or the agent's journal is wrong");
         }
         Notice::EpochRepeated { worker: key, epoch } => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, %epoch,
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, %epoch,
                 "an agent has obeyed another leader of this epoch: the term store was put back \
                  from a copy; this leader gives its term up for a later one");
         }
-        Notice::Offence { worker: key, rule } => {
-            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, rule,
+        Notice::ProtocolViolation { worker: key, rule } => {
+            warn!(target: TARGET, cluster = %key.cluster, worker = %key.worker, rule,
                 "agent broke a rule of the protocol");
         }
     }

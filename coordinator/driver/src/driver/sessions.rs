@@ -11,10 +11,10 @@ use crate::port::{Envelope, SessionEvent, SessionSlot};
 impl Driver {
     /// Takes one event of a session. Returns the number of events that the core got.
     pub(super) fn take_envelope(&mut self, envelope: Envelope, turn: &Turn) -> usize {
-        let Envelope { conn, arrived, what, permit, bytes } = envelope;
+        let Envelope { conn, arrived, event, permit, bytes } = envelope;
         self.taken.took(arrived);
         let at = turn.stamp(arrived);
-        let taken = match what {
+        let taken = match event {
             SessionEvent::Opened(slot) => {
                 self.sessions.insert(conn, slot);
                 0

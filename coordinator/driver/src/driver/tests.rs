@@ -9,18 +9,18 @@ use std::time::Duration;
 use futures_util::poll;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::{Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
-use leasehold_types::limits::{NamespaceShare, PROTOCOL_VERSION};
+use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, Hello, Jobs, Report,
     ReportedMemory,
 };
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName, TermId,
-    TimeBounds, WorkerKey, WorkerName,
+    ClusterName, Epoch, Incarnation, Moment, Nonce, SetName, StreamName, TermId, TimeBounds,
+    WorkerKey, WorkerName,
 };
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
@@ -31,9 +31,10 @@ use tokio::time::{sleep, timeout};
 use super::{Driver, Envelope, FleetChange, Handle, SessionPort, Settings};
 use crate::access::{Access, Caller};
 use crate::clock;
+use crate::freshness::Freshness;
 use crate::metrics::Metrics;
 use crate::order::{OrderKind, WorkerOrder};
-use crate::platform::{Command, Freshness, Platform};
+use crate::platform::{Command, Platform};
 use crate::port::{SessionEvent, SessionSlot};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -68,7 +69,7 @@ impl LeadingDriver {
             replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),
-            attend: None,
+            handle_sender: None,
         };
         let bounds = TimeBounds { drift_ppm: 0, margin: Duration::from_millis(2) };
         let namespace_share = NamespaceShare::WHOLE;
@@ -96,8 +97,8 @@ impl LeadingDriver {
         driver
     }
 
-    fn put(&self, what: SessionEvent) {
-        self.port.events.try_send(Envelope::new(CONN, what, clock::now())).expect("room");
+    fn put(&self, event: SessionEvent) {
+        self.port.events.try_send(Envelope::new(CONN, event, clock::now())).expect("room");
     }
 
     async fn next(&mut self) -> CoordinatorMessage {
@@ -115,12 +116,11 @@ impl LeadingDriver {
 
     /// Says hello and reports nothing held.
     async fn join(&mut self) {
-        self.put(SessionEvent::Agent(AgentMessage::Hello(Hello {
-            protocol: PROTOCOL_VERSION,
+        let worker = WorkerKey {
             cluster: ClusterName::new("crawl").expect("a name"),
             worker: WorkerName::new("w-0").expect("a name"),
-            incarnation: Incarnation(1),
-            link: LinkNumber(1),
+        };
+        self.put(SessionEvent::Agent(AgentMessage::Hello(Hello {
             epoch_seen: Some(Epoch(1)),
             term_seen: TermId(0),
             cell: None,

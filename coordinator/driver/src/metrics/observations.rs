@@ -7,11 +7,11 @@ use leasehold_types::{ClusterName, Epoch};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
-use super::Fleet;
+use super::FleetSnapshot;
 use super::pipelines::PipelineTally;
 use crate::clock;
 use crate::demand::Demand;
-use crate::view::View;
+use crate::view::PublishedView;
 
 /// The metric with the most series: several for each cluster.
 pub const WORKERS: &str = "leasehold_workers";
@@ -23,7 +23,7 @@ pub(super) struct Observations {
     pub(super) sessions: usize,
     pub(super) sessions_max: usize,
     pub(super) problems: usize,
-    pub(super) fleet: Fleet,
+    pub(super) fleet: FleetSnapshot,
     pub(super) tally: PipelineTally,
     pub(super) agents_missing: usize,
     pub(super) agents_outdated: usize,
@@ -52,7 +52,7 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
     gauge(meter, observations, "leasehold_sessions_max", help, |observations| {
         observations.sessions_max as u64
     });
-    let help = "Things wrong with the manifests; the last good ones are in force.";
+    let help = "Problems of the manifests; the last valid ones are in force.";
     gauge(meter, observations, "leasehold_manifest_problems", help, |observations| {
         observations.problems as u64
     });
@@ -104,7 +104,7 @@ type ClusterGauge = (&'static str, &'static str, fn(&ClusterView) -> u64);
 
 const CLUSTER_GAUGES: &[ClusterGauge] = &[
     ("leasehold_jobs_max", "The cluster's budget of concurrent jobs.", |c| c.jobs_max.into()),
-    ("leasehold_slots_committed", "Slots that workers may be using, as far as anyone can know.", {
+    ("leasehold_slots_committed", "Upper bound of the slots that workers are using.", {
         |c| c.committed.into()
     }),
     ("leasehold_slots_granted", "Slots granted to workers that take jobs.", |c| c.granted.into()),
@@ -243,7 +243,7 @@ const DEMAND_GAUGES: &[DemandGauge] = &[
 ];
 
 /// Registers the gauges for autoscalers. A replica whose view must not be used exports none.
-pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
+pub(super) fn demands(meter: &Meter, view: &Arc<PublishedView>) {
     for (name, help, read) in DEMAND_GAUGES {
         let view = Arc::clone(view);
         let gauge = meter.f64_observable_gauge(*name).with_description(*help);
@@ -259,8 +259,23 @@ pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
     }
 }
 
+/// Registers the gauge of the desired state's age.
+pub(super) fn desired_state_age(meter: &Meter, view: &Arc<PublishedView>) {
+    let view = Arc::clone(view);
+    let gauge = meter
+        .f64_observable_gauge("leasehold_desired_state_age_seconds")
+        .with_description("Time since the platform last confirmed the desired state.");
+    let _ = gauge
+        .with_callback(move |observer| {
+            if let Some(age) = view.desired_state_age(clock::now()) {
+                observer.observe(age.as_secs_f64(), &[]);
+            }
+        })
+        .build();
+}
+
 /// Registers the gauge of namespaces that the platform forbids to read.
-pub(super) fn unreadable(meter: &Meter, view: &Arc<View>) {
+pub(super) fn unreadable(meter: &Meter, view: &Arc<PublishedView>) {
     let view = Arc::clone(view);
     let gauge = meter
         .u64_observable_gauge("leasehold_unreadable_namespaces")

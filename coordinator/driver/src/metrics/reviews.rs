@@ -2,7 +2,7 @@
 
 /// The result of a review of a class or pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Validation {
+pub enum ValidationResult {
     /// It was allowed.
     Allowed,
     /// It was allowed with a warning.
@@ -13,7 +13,7 @@ pub enum Validation {
     Unready,
 }
 
-impl Validation {
+impl ValidationResult {
     pub(super) const ALL: [Self; 4] = [Self::Allowed, Self::Warned, Self::Refused, Self::Unready];
 
     pub(super) fn text(self) -> &'static str {
@@ -28,7 +28,7 @@ impl Validation {
 
 /// The result of a review of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Injection {
+pub enum InjectionResult {
     /// It got an agent.
     Injected,
     /// It has its agent already, or wants none.
@@ -39,7 +39,7 @@ pub enum Injection {
     Unready,
 }
 
-impl Injection {
+impl InjectionResult {
     pub(super) const ALL: [Self; 4] =
         [Self::Injected, Self::Unchanged, Self::Refused, Self::Unready];
 
@@ -55,7 +55,7 @@ impl Injection {
 
 /// The result of a review of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
+pub enum EvictionResult {
     /// The pod runs no jobs, or is not a worker.
     Allowed,
     /// The pod runs jobs.
@@ -64,7 +64,7 @@ pub enum Eviction {
     Unready,
 }
 
-impl Eviction {
+impl EvictionResult {
     pub(super) const ALL: [Self; 3] = [Self::Allowed, Self::Refused, Self::Unready];
 
     pub(super) fn text(self) -> &'static str {

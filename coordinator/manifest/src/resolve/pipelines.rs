@@ -81,7 +81,7 @@ pub(super) fn take(
         PipelineResolver { classes, pipelines: BTreeMap::new(), missing, next, before };
     let places = Places::new("pipelines", limits::PIPELINES_MAX, share);
     choices.choose_pipelines(pipelines, places, problems);
-    while choices.refuse_misfits(problems) || choices.refuse_namesakes(problems) {}
+    while choices.refuse_unplaceable(problems) || choices.refuse_namesakes(problems) {}
     choices.put_in_force();
 }
 

@@ -223,7 +223,7 @@ impl WorkerEvents {
                 );
                 pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
             }
-            Notice::Offence { worker, rule } => {
+            Notice::ProtocolViolation { worker, rule } => {
                 let note = format!(
                     "the agent of worker {} broke a rule of the protocol and was disconnected: \
                      {rule}; report this with the logs of the agent and the leader",

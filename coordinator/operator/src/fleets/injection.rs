@@ -80,7 +80,7 @@ pub(super) async fn run(
     loop {
         ticks.tick().await;
         let leads = |core: &leasehold_coordinator_core::Core, _| {
-            matches!(core.leadership(), Leadership::Leads(_))
+            matches!(core.leadership(), Leadership::Leader(_))
         };
         let leads = context.handle.ask(leads).await?;
         let is_synced = unlabelled.is_complete() && context.pods.is_synced();

@@ -163,8 +163,8 @@ impl FleetReconciler {
     /// The core's workers of these fleets; `None` if this replica does not lead.
     async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
         let asked = self.context.handle.ask(move |core, now| match core.leadership() {
-            Leadership::StandsBy(_) => None,
-            Leadership::Leads(_) => Some(
+            Leadership::Standby(_) => None,
+            Leadership::Leader(_) => Some(
                 names
                     .into_iter()
                     .filter_map(|name| Some((core.workers(&name, now)?, name)))

@@ -35,14 +35,13 @@ impl DesiredScale {
 pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
 impl StabilizationWindow {
-    /// The highest recommendation within `span`, this one included. What there is counts as
-    /// recommended when the window begins.
+    /// The highest recommendation within `span`, this one included. The first sample of a window is
+    /// the present number of replicas.
     fn highest(&mut self, wanted: u32, current: u32, span: Duration, now: Moment) -> u32 {
         if self.0.is_empty() {
             self.0.push_back((now, current));
         }
-        // One that is not above a later one never decides again, so that there are as many at most
-        // as different numbers.
+        // A monotonic queue: samples that are not above a newer one are dropped.
         while self.0.back().is_some_and(|(_, before)| *before <= wanted) {
             self.0.pop_back();
         }

@@ -13,19 +13,19 @@ use crate::fleets::fixtures;
 
 /// Pods by name, in words: addresses, and then `unready`, `going`, `over`, `on=NODE` or `other`,
 /// which is of another class.
-struct Stage {
+struct FakePods {
     pods: BTreeMap<String, Arc<PodFacts>>,
     port: Option<u16>,
 }
 
-impl Stage {
+impl FakePods {
     fn new(pods: &[(&str, &str)]) -> Self {
         let pods = pods.iter().map(|(name, words)| ((*name).to_owned(), pod(name, words)));
         Self { pods: pods.collect(), port: Some(9_000) }
     }
 }
 
-impl Lookup for Stage {
+impl Lookup for FakePods {
     fn port(&self, _: &ClusterName) -> Option<u16> {
         self.port
     }
@@ -108,8 +108,8 @@ fn view(shares: &[&str]) -> PipelineView {
 }
 
 /// The one binding of these shares.
-fn binding_of(stage: &Stage, shares: &[&str]) -> DesiredBinding {
-    let mut all = desired(&pipeline(), &view(shares), stage);
+fn binding_of(pods: &FakePods, shares: &[&str]) -> DesiredBinding {
+    let mut all = desired(&pipeline(), &view(shares), pods);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
@@ -135,7 +135,7 @@ fn shown(binding: &DesiredBinding) -> Vec<String> {
 
 #[test]
 fn lists_an_applied_share_and_drains_it_until_release() {
-    let stage = Stage::new(&[
+    let pods = FakePods::new(&[
         ("a", "10.0.0.1"),
         ("b", "10.0.0.2"),
         ("c", "10.0.0.3 going"),
@@ -153,26 +153,26 @@ fn lists_an_applied_share_and_drains_it_until_release() {
         "5 unseen applied",
     ];
     assert_eq!(
-        shown(&binding_of(&stage, &shares)),
+        shown(&binding_of(&pods, &shares)),
         ["first-in-ipv4-0: 10.0.0.1 serving terminating, 10.0.0.3 serving terminating, 10.0.0.4 "
             .trim_end()]
     );
     let shares = ["0 b applied"];
-    assert_eq!(shown(&binding_of(&stage, &shares)), ["first-in-ipv4-0: 10.0.0.2 ready serving"]);
-    assert_eq!(shown(&binding_of(&stage, &["0 b"])), [""; 0]);
+    assert_eq!(shown(&binding_of(&pods, &shares)), ["first-in-ipv4-0: 10.0.0.2 ready serving"]);
+    assert_eq!(shown(&binding_of(&pods, &["0 b"])), [""; 0]);
 }
 
 #[test]
 fn a_pod_with_two_shares_is_listed_once_and_drains_only_with_both() {
-    let stage = Stage::new(&[("a", "10.0.0.1")]);
+    let pods = FakePods::new(&[("a", "10.0.0.1")]);
     let shares = ["0 a applied draining", "1 a applied"];
-    assert_eq!(shown(&binding_of(&stage, &shares)), ["first-in-ipv4-0: 10.0.0.1 ready serving"]);
+    assert_eq!(shown(&binding_of(&pods, &shares)), ["first-in-ipv4-0: 10.0.0.1 ready serving"]);
 }
 
 #[test]
 fn each_family_of_addresses_has_slices_of_its_own() {
-    let stage = Stage::new(&[("a", "10.0.0.1 fd00::1 on=node-x"), ("b", "fd00::2 on=bare")]);
-    let binding = binding_of(&stage, &["0 a applied", "1 b applied"]);
+    let pods = FakePods::new(&[("a", "10.0.0.1 fd00::1 on=node-x"), ("b", "fd00::2 on=bare")]);
+    let binding = binding_of(&pods, &["0 a applied", "1 b applied"]);
     assert_eq!(
         shown(&binding),
         [
@@ -197,28 +197,28 @@ fn slices_hold_a_hundred_at_most_and_a_worker_stays_in_its_own() {
     let addresses: Vec<_> = (0..300).map(|it| format!("10.0.{}.{}", it / 250, it % 250)).collect();
     let pods: Vec<_> =
         names.iter().zip(&addresses).map(|(name, at)| (name.as_str(), at.as_str())).collect();
-    let stage = Stage::new(&pods);
+    let pods = FakePods::new(&pods);
     let shares: Vec<_> =
         names.iter().enumerate().map(|(index, name)| format!("{index} {name} applied")).collect();
     let words: Vec<_> = shares.iter().map(String::as_str).collect();
-    let whole = binding_of(&stage, &words);
+    let whole = binding_of(&pods, &words);
     let sizes = |binding: &DesiredBinding| -> Vec<_> {
         let size = |slice: &DynamicObject| slice.data["endpoints"].as_array().map_or(0, Vec::len);
         binding.slices.iter().map(size).collect()
     };
     assert_eq!(sizes(&whole), [50; 6]);
-    let fewer = binding_of(&stage, &words[1..]);
+    let fewer = binding_of(&pods, &words[1..]);
     assert_eq!(fewer.slices[1..], whole.slices[1..], "only the first is another");
     // All with one index, as nothing but a fault would have it.
     let piled: Vec<_> = names.iter().map(|name| format!("0 {name} applied")).collect();
     let words: Vec<_> = piled.iter().map(String::as_str).collect();
-    assert_eq!(sizes(&binding_of(&stage, &words)), [100; 3]);
+    assert_eq!(sizes(&binding_of(&pods, &words)), [100; 3]);
 }
 
 #[test]
 fn everything_is_labelled_owned_and_named_after_its_binding() {
-    let stage = Stage::new(&[("a", "10.0.0.1")]);
-    let it = binding_of(&stage, &["0 a applied"]);
+    let pods = FakePods::new(&[("a", "10.0.0.1")]);
+    let it = binding_of(&pods, &["0 a applied"]);
     assert_eq!(it.name, "first-in");
     for object in [&it.service, &it.slices[0], &it.binding] {
         assert_eq!(object.labels()[PIPELINE_LABEL], "first");
@@ -244,12 +244,12 @@ fn everything_is_labelled_owned_and_named_after_its_binding() {
 
 #[test]
 fn without_a_port_the_service_is_headless() {
-    let stage = Stage { port: None, ..Stage::new(&[("a", "10.0.0.1")]) };
-    let it = binding_of(&stage, &["0 a applied"]);
+    let pods = FakePods { port: None, ..FakePods::new(&[("a", "10.0.0.1")]) };
+    let it = binding_of(&pods, &["0 a applied"]);
     assert_eq!(it.service.data["spec"]["clusterIP"], "None");
     assert_eq!(it.service.data["spec"].get("ports"), None);
     assert_eq!(it.slices[0].data["ports"], json!([]));
-    let with = binding_of(&Stage::new(&[]), &[]);
+    let with = binding_of(&FakePods::new(&[]), &[]);
     assert_ne!(
         ManagedKind::Service.immutable_fields(&it.service),
         ManagedKind::Service.immutable_fields(&with.service)
@@ -258,7 +258,7 @@ fn without_a_port_the_service_is_headless() {
 
 #[test]
 fn ignores_defaults_of_the_api_server_and_detects_changes_by_users() {
-    let desired = binding_of(&Stage::new(&[]), &[]).service;
+    let desired = binding_of(&FakePods::new(&[]), &[]).service;
     let mut there = desired.clone();
     there.data["spec"]["clusterIP"] = json!("10.96.0.7");
     there.data["spec"]["ports"][0]["nodePort"] = json!(0);

@@ -57,7 +57,7 @@ fn pod(patch: Value) -> PodFacts {
 }
 
 fn bound(patch: Value, key: &leasehold_types::WorkerKey) -> Result<BoundPod, Denied> {
-    identity_of(status(patch), AUDIENCE).map_err(Denied::Unproven)?.pod_for(key)
+    identity_of(status(patch), AUDIENCE).map_err(Denied::Unauthenticated)?.pod_for(key)
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn rejects_an_unauthenticated_token_with_the_reason() {
         (json!({ "audiences": null }), "leasehold.dev"),
     ] {
         match bound(patch.clone(), &key) {
-            Err(Denied::Unproven(why)) => assert!(why.contains(word), "{patch}: {why}"),
+            Err(Denied::Unauthenticated(why)) => assert!(why.contains(word), "{patch}: {why}"),
             other => panic!("{patch}: {other:?}"),
         }
     }

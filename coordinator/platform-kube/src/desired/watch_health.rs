@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use leasehold_driver::clock;
-use leasehold_driver::platform::Freshness;
+use leasehold_driver::freshness::Freshness;
 use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};

@@ -15,7 +15,7 @@ pub(super) const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 pub(super) const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// For how long a node may be Ready without a word of its kubelet, with a margin: the node
 /// controller waits for 50 s (`--node-monitor-grace-period`).
-const READY_UNHEARD: Duration = Duration::from_secs(60);
+const READY_SILENT: Duration = Duration::from_secs(60);
 /// A taint that an administrator sets on a node that is shut down: Kubernetes itself then detaches
 /// the volumes of its pods.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -50,7 +50,7 @@ impl RemovedPod {
         }
         // A kubelet that was away sees the removal when it is back.
         let seen = self.since.min(ready_for(node, now).unwrap_or_default());
-        if seen >= self.grace + REPLACED_WITHIN + READY_UNHEARD {
+        if seen >= self.grace + REPLACED_WITHIN + READY_SILENT {
             NodeAnswer::Ended
         } else {
             NodeAnswer::MayRun

@@ -145,14 +145,14 @@ impl TombstoneReaper {
             None => None,
         };
         self.term = match (leadership, self.term) {
-            (Some(Leadership::Leads(epoch)), Some((known, since))) if epoch == known => {
+            (Some(Leadership::Leader(epoch)), Some((known, since))) if epoch == known => {
                 Some((known, since))
             }
-            (Some(Leadership::Leads(epoch)), _) => {
+            (Some(Leadership::Leader(epoch)), _) => {
                 self.compared_at = None;
                 Some((epoch, clock::now()))
             }
-            (Some(Leadership::StandsBy(_)) | None, _) => None,
+            (Some(Leadership::Standby(_)) | None, _) => None,
         };
     }
 
@@ -221,7 +221,7 @@ impl TombstoneReaper {
                     pod = name.name,
                     namespace = name.namespace,
                     "the pod was removed by force, and this coordinator may not list nodes: the \
-                     pod counts as ended, as whoever removed it has promised"
+                     pod counts as ended, as the one who removed it has promised"
                 );
                 NodeAnswer::NotReadable
             }
@@ -251,8 +251,8 @@ impl TombstoneReaper {
             let connected = presences.iter().find(|it| **it == Presence::Connected);
             let presence = connected.or(presences.first()).copied();
             match core.leadership() {
-                Leadership::Leads(epoch) => (Some(epoch), presence),
-                Leadership::StandsBy(_) => (None, presence),
+                Leadership::Leader(epoch) => (Some(epoch), presence),
+                Leadership::Standby(_) => (None, presence),
             }
         });
         match core_view.await {

@@ -11,7 +11,7 @@ use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use leasehold_coordinator_core::campaign::{self, EntryOutcome, Listing, Namespaces};
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::exposure::{Entry, Sets};
+use leasehold_coordinator_core::exposure::{Entry, SetScope};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{CLUSTER_LABEL, DRAIN_ANNOTATION, EXPOSED_LABEL, FIELD_MANAGER};
 use leasehold_types::{Epoch, WorkerKey};
@@ -256,7 +256,7 @@ fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
 
 /// One warning for all workers, since there may be many.
 fn warn_of_unlimited(exposed: &BTreeMap<WorkerKey, Entry>) {
-    let unlimited = exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any);
+    let unlimited = exposed.iter().filter(|(_, entry)| entry.exposure.sets == SetScope::Any);
     let mut workers = unlimited.map(|(key, _)| key.to_string());
     let named: Vec<_> = workers.by_ref().take(NAMED_MAX).collect();
     if named.is_empty() {

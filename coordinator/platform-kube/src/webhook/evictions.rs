@@ -7,7 +7,7 @@
 //! server: one without the key that only it knows (see [`super::caller_key`]), unless the port
 //! takes nobody else.
 
-use leasehold_driver::metrics::Eviction;
+use leasehold_driver::metrics::EvictionResult;
 use leasehold_kube_api::names::DRAIN_FOR_EVICTION;
 
 use super::admission::{Decision, Denial, EvictionRequest};
@@ -97,10 +97,10 @@ impl EvictionDecision {
     }
 
     /// How it is counted.
-    pub(super) fn kind(&self) -> Eviction {
+    pub(super) fn kind(&self) -> EvictionResult {
         match self {
-            Self::Allowed => Eviction::Allowed,
-            Self::Refused(_) => Eviction::Refused,
+            Self::Allowed => EvictionResult::Allowed,
+            Self::Refused(_) => EvictionResult::Refused,
         }
     }
 }

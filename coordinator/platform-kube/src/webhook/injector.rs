@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_driver::metrics::Injection;
+use leasehold_driver::metrics::InjectionResult;
 use leasehold_injection::{Edit, Resources, Sidecar, inject, names};
 use leasehold_manifest::manifest::{AgentResources, AgentSpec, WorkerClassSpec, WorkerClusterSpec};
 use serde_json::Value;
@@ -59,12 +59,12 @@ pub(super) enum InjectionDecision {
 
 impl InjectionDecision {
     /// The label of the metric that counts it.
-    pub(super) fn kind(&self) -> Injection {
+    pub(super) fn kind(&self) -> InjectionResult {
         match self {
-            Self::Unchanged => Injection::Unchanged,
-            Self::Injected { edits, .. } if edits.is_empty() => Injection::Unchanged,
-            Self::Injected { .. } => Injection::Injected,
-            Self::Denied(_) => Injection::Refused,
+            Self::Unchanged => InjectionResult::Unchanged,
+            Self::Injected { edits, .. } if edits.is_empty() => InjectionResult::Unchanged,
+            Self::Injected { .. } => InjectionResult::Injected,
+            Self::Denied(_) => InjectionResult::Refused,
         }
     }
 }

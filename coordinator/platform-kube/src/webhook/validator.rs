@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::core::dynamic::DynamicObject;
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_driver::metrics::Validation;
+use leasehold_driver::metrics::ValidationResult;
 use leasehold_manifest::admission::{opinion, users};
 use leasehold_manifest::collection::Collection;
 use leasehold_types::limits::NamespaceShare;
@@ -93,11 +93,11 @@ impl ValidationDecision {
     }
 
     /// How it is counted.
-    pub(super) fn kind(&self) -> Validation {
+    pub(super) fn kind(&self) -> ValidationResult {
         match self {
-            Self::Allowed(warnings) if warnings.is_empty() => Validation::Allowed,
-            Self::Allowed(_) => Validation::Warned,
-            Self::Denied(_) => Validation::Refused,
+            Self::Allowed(warnings) if warnings.is_empty() => ValidationResult::Allowed,
+            Self::Allowed(_) => ValidationResult::Warned,
+            Self::Denied(_) => ValidationResult::Refused,
         }
     }
 }

@@ -236,7 +236,7 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
             message: format!("has obeyed another leader of epoch {epoch}: the term is given up"),
             ..of_worker(ChangeKind::Offence, &worker)
         },
-        Notice::Offence { worker, rule } => {
+        Notice::ProtocolViolation { worker, rule } => {
             WatchChangesResponse { message: rule.into(), ..of_worker(ChangeKind::Offence, &worker) }
         }
     })

@@ -33,8 +33,8 @@ impl Admin {
         let refused = order.clone();
         let ordered = self.handle.order(move |core, now| {
             let checked = match core.leadership() {
-                Leadership::Leads(_) => check(core, now),
-                Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
+                Leadership::Leader(_) => check(core, now),
+                Leadership::Standby(leader) => Err(AdminError::NotLeading(leader)),
             };
             match checked {
                 Ok(answer) => (vec![order], Ok(answer)),

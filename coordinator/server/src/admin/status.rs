@@ -23,8 +23,8 @@ impl StatusSource {
     /// The answer to GetStatus.
     pub(super) fn status(&self) -> proto::GetStatusResponse {
         let (epoch, leader_address) = match self.handle.view.leadership() {
-            Leadership::Leads(epoch) => (epoch.0, String::new()),
-            Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
+            Leadership::Leader(epoch) => (epoch.0, String::new()),
+            Leadership::Standby(leader) => (0, leader.unwrap_or_default()),
         };
         let now = clock::now();
         let (own, cell) = (self.replicas.own(), self.replicas.cell());

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold_driver::access::{Access, Credentials, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, Credentials, Denied, Permission, Subject};
 use leasehold_proto::admin::v1::WatchChangesResponse;
 use leasehold_types::{ClusterName, SetName};
 use tokio::time::Instant;
@@ -59,8 +59,8 @@ impl Viewer {
     /// # Errors
     /// If it may no longer, or if that could not be decided for long.
     pub(super) async fn recheck(&mut self) -> Result<(), Denied> {
-        let wants = Wants::Read(Self::subject(self.cluster.as_ref()));
-        match self.access.ask(self.shown.clone(), wants).await {
+        let permission = Permission::Read(Self::subject(self.cluster.as_ref()));
+        match self.access.ask(self.shown.clone(), permission).await {
             Ok(_) => {
                 self.confirmed_at = Instant::now();
                 Ok(())
@@ -108,7 +108,7 @@ impl Viewer {
         {
             return allowed;
         }
-        let asked = self.access.ask(self.shown.clone(), Wants::Read(subject.clone())).await;
+        let asked = self.access.ask(self.shown.clone(), Permission::Read(subject.clone())).await;
         let decision = match (asked, known) {
             (Ok(_), _) => (true, Instant::now()),
             // Not asked again at once: the next change may follow soon.
@@ -168,7 +168,9 @@ mod tests {
             let answers = Arc::clone(&answer);
             tokio::spawn(async move {
                 while let Some(request) = asked.recv().await {
-                    let Wants::Read(subject) = &request.wants else { panic!("{request:?}") };
+                    let Permission::Read(subject) = &request.permission else {
+                        panic!("{request:?}")
+                    };
                     let decided = answers.lock().expect("the lock")(subject);
                     let ada = Caller::User("ada".into());
                     request.answer.send(decided.map(|()| ada)).expect("someone who asks");

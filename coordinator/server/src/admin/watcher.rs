@@ -1,6 +1,6 @@
 //! The beginning of each call that goes on: its caller, one of the places, and what is watched.
 
-use leasehold_driver::access::Wants;
+use leasehold_driver::access::Permission;
 use leasehold_proto::map;
 use tonic::{Request, Status};
 
@@ -30,8 +30,8 @@ impl Admin {
             "" => None,
             cluster => Some(map::cluster_name("cluster", cluster)?),
         };
-        let wants = Wants::Read(Viewer::subject(cluster.as_ref()));
-        let allowed = self.allow(request, wants).await?;
+        let permission = Permission::Read(Viewer::subject(cluster.as_ref()));
+        let allowed = self.allow(request, permission).await?;
         let shown = credentials(request.metadata(), Peer::of(request.extensions()));
         let permit = limits.begin(allowed)?;
         Ok((Viewer::new(self.access.clone(), shown, cluster), permit))

@@ -1,7 +1,7 @@
 //! What a caller shows of itself: the bearer token in the `authorization` header, and the
 //! certificate of its connection.
 
-use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Caller, Credentials, Denied, Wants};
+use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Caller, Credentials, Denied, Permission};
 use leasehold_driver::metrics::Metrics;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
@@ -35,12 +35,12 @@ pub(crate) async fn authorize<T>(
     access: &Access,
     metrics: &Metrics,
     request: &Request<T>,
-    wants: Wants,
+    permission: Permission,
 ) -> Result<Authorized, Unauthorized> {
     let peer = Peer::of(request.extensions());
     // The platform may be slow; that must not cost the connection its place.
     peer.into_iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
-    let asked = access.ask(credentials(request.metadata(), peer), wants).await;
+    let asked = access.ask(credentials(request.metadata(), peer), permission).await;
     let caller = asked.inspect_err(|why| metrics.denied(why))?;
     let connection = peer.map(|peer| peer.begin_call(caller.tenant())).transpose()?;
     Ok(Authorized { caller, connection })
@@ -59,7 +59,7 @@ pub(crate) fn credentials(metadata: &MetadataMap, peer: Option<&Peer>) -> Creden
 pub(crate) fn status_of(refused: &Unauthorized) -> Status {
     let message = refused.to_string();
     match refused {
-        Unauthorized::Denied(Denied::Unproven(_)) => Status::unauthenticated(message),
+        Unauthorized::Denied(Denied::Unauthenticated(_)) => Status::unauthenticated(message),
         Unauthorized::Denied(Denied::Forbidden(_)) => Status::permission_denied(message),
         Unauthorized::Denied(Denied::Unavailable(_)) => Status::unavailable(message),
         Unauthorized::Connections(_) => Status::resource_exhausted(message),

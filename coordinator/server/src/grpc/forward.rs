@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::gate::Gate;
 use leasehold_driver::log_limit::PeerLogLimit;
 use leasehold_driver::port::Handle;
+use leasehold_driver::term_guard::TermGuard;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::NOT_LEADING_MESSAGE;
 use leasehold_proto::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME};
@@ -71,7 +71,7 @@ pub struct AdminCalls {
 #[derive(Debug)]
 struct Shared {
     handle: Handle,
-    gate: Arc<Gate>,
+    term_guard: Arc<TermGuard>,
     reach: PeerTransport,
     /// The connection to the leader that was dialled last, and its address.
     leader: Mutex<Option<(String, Channel)>>,
@@ -82,13 +82,21 @@ struct Shared {
 impl AdminCalls {
     /// The service of this replica, which reaches a leader elsewhere by `reach`.
     #[must_use]
-    pub fn new(admin: Admin, handle: Handle, gate: Arc<Gate>, reach: PeerTransport) -> Self {
+    pub fn new(
+        admin: Admin,
+        handle: Handle,
+        term_guard: Arc<TermGuard>,
+        reach: PeerTransport,
+    ) -> Self {
         let local = AdminServiceServer::new(admin)
             .max_decoding_message_size(MANIFESTS_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (leader, permits) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         let logged = PeerLogLimit::new(FORWARDED_LINES_MAX, FORWARDED_LINES_TOTAL_MAX);
-        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits, logged }) }
+        Self {
+            local,
+            shared: Arc::new(Shared { handle, term_guard, reach, leader, permits, logged }),
+        }
     }
 }
 
@@ -142,12 +150,12 @@ fn method_of(request: &Request<Body>) -> &str {
 impl Shared {
     /// The leader's address, if another replica leads and this one can connect to it.
     fn leader_elsewhere(&self) -> Option<String> {
-        if matches!(self.reach, PeerTransport::Not) || self.gate.term().is_some() {
+        if matches!(self.reach, PeerTransport::Not) || self.term_guard.term().is_some() {
             return None;
         }
         match self.handle.view.leadership() {
-            Leadership::StandsBy(leader) => leader,
-            Leadership::Leads(_) => None,
+            Leadership::Standby(leader) => leader,
+            Leadership::Leader(_) => None,
         }
     }
 

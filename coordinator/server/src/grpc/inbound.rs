@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Wants};
+use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Permission};
 use leasehold_driver::clock;
 use leasehold_driver::keyed_limit::KeyedPermit;
 use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort, SessionSlot};
@@ -81,12 +81,12 @@ struct Agent {
 type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
 
 impl Inbound {
-    /// Receives until either side ends the session, then notifies the driver. Releases `unproven`
-    /// once the peer is authenticated.
+    /// Receives until either side ends the session, then notifies the driver. Releases
+    /// `unauthenticated` once the peer is authenticated.
     pub(crate) async fn run(
         self,
         slot: Slot,
-        unproven: KeyedPermit<Option<IpAddr>>,
+        unauthenticated: KeyedPermit<Option<IpAddr>>,
         mut messages: Streaming<Bytes>,
         gone: StreamEnd,
     ) {
@@ -101,7 +101,7 @@ impl Inbound {
             Ok(None) => return,
             Err(refusal) => return self.refuse(Some(slot), refusal),
         };
-        drop(unproven);
+        drop(unauthenticated);
         let SessionPermit { of_all, of_worker: _of_worker, of_namespace: _of_namespace } = permit;
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
@@ -160,17 +160,17 @@ impl Inbound {
 
     /// Checks that the peer may be the agent of the worker in its hello.
     async fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {
-        let SessionPort { access, gate, view, .. } = &self.port;
+        let SessionPort { access, term_guard, view, .. } = &self.port;
         // A standby only returns the leader's address, which is not a secret, so it does not check
         // the token. Agents are redirected even while the API server is away, and it gets only one
         // review per agent. The core does not get its messages: an unauthenticated peer must not
         // even raise an epoch.
-        if matches!(access, Access::Asked(_)) && gate.term().is_none() {
+        if matches!(access, Access::Asked(_)) && term_guard.term().is_none() {
             return Err(redirect(view.leadership()));
         }
-        match access.ask(self.shown.clone(), Wants::Speak(worker_in(hello))).await {
+        match access.ask(self.shown.clone(), Permission::ActAsAgent(worker_in(hello))).await {
             Ok(_) => Ok(()),
-            Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
+            Err(Denied::Unauthenticated(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
             // The agent dials again, and keeps its leases meanwhile.
@@ -339,10 +339,10 @@ fn worker_in(hello: &Hello) -> WorkerKey {
 /// Sends a peer whose token was not checked to the leader.
 fn redirect(leadership: Leadership) -> Refusal {
     let (reason, message) = match leadership {
-        Leadership::StandsBy(leader) => {
+        Leadership::Standby(leader) => {
             (RefusalReason::NotLeader(leader), "this replica is not the leader")
         }
-        Leadership::Leads(_) => (RefusalReason::GoAway, "leadership is changing: dial again"),
+        Leadership::Leader(_) => (RefusalReason::GoAway, "leadership is changing: dial again"),
     };
     Refusal { reason, message: message.into() }
 }

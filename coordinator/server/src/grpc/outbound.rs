@@ -11,8 +11,8 @@ use std::task::{Context, Poll, ready};
 use futures_util::Stream;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::clock;
-use leasehold_driver::gate::Gate;
 use leasehold_driver::port::{Envelope, SessionEvent};
+use leasehold_driver::term_guard::TermGuard;
 use leasehold_proto::coordinator::v1::OpenSessionResponse;
 use leasehold_proto::map;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
@@ -35,7 +35,7 @@ pub(crate) struct Outbound {
     conn: ConnId,
     slot: mpsc::Receiver<Box<CoordinatorMessage>>,
     events: mpsc::Sender<Envelope>,
-    gate: Arc<Gate>,
+    term_guard: Arc<TermGuard>,
     last: LastMessage,
     /// Until the first grant.
     waiting: Option<WaitingSession>,
@@ -69,13 +69,13 @@ impl Outbound {
         conn: ConnId,
         slot: mpsc::Receiver<Box<CoordinatorMessage>>,
         events: mpsc::Sender<Envelope>,
-        gate: Arc<Gate>,
+        term_guard: Arc<TermGuard>,
         waiting: WaitingSession,
         alive: oneshot::Sender<()>,
     ) -> Self {
         let (last, waiting) = (LastMessage::Settled, Some(waiting));
         let progress = Arc::default();
-        Self { conn, slot, events, gate, last, waiting, progress, _alive: alive }
+        Self { conn, slot, events, term_guard, last, waiting, progress, _alive: alive }
     }
 
     /// What was sent so far.
@@ -101,7 +101,7 @@ impl Outbound {
             )));
         }
         match epoch {
-            Some(epoch) if !self.gate.is_open(epoch, clock::now()) => {
+            Some(epoch) if !self.term_guard.is_open(epoch, clock::now()) => {
                 let conn = self.conn.0;
                 tracing::debug!(conn, %epoch, "leadership ended before a grant was written");
                 Ok(Serialised::OfEndedTerm)
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::grpc::waiting::Line;
-    use leasehold_driver::gate::Term;
+    use leasehold_driver::term_guard::Term;
 
     /// How often an agent is sent that it waits.
     const INTERVAL: Duration = Duration::from_millis(5);
@@ -220,7 +220,7 @@ mod tests {
         outbound: Outbound,
         slot: mpsc::Sender<Box<CoordinatorMessage>>,
         events: mpsc::Receiver<Envelope>,
-        gate: Arc<Gate>,
+        term_guard: Arc<TermGuard>,
         _gone: oneshot::Receiver<()>,
     }
 
@@ -228,11 +228,11 @@ mod tests {
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (events_in, events) = mpsc::channel(8);
         let (alive, gone) = oneshot::channel();
-        let gate = Arc::new(Gate::default());
+        let term_guard = Arc::new(TermGuard::default());
         let waiting = WaitingSession::new(Arc::<Line>::default().join(), Some(INTERVAL));
         let outbound =
-            Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&gate), waiting, alive);
-        Ends { outbound, slot, events, gate, _gone: gone }
+            Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&term_guard), waiting, alive);
+        Ends { outbound, slot, events, term_guard, _gone: gone }
     }
 
     fn grant(epoch: u64) -> Box<CoordinatorMessage> {
@@ -271,18 +271,18 @@ mod tests {
     async fn a_grant_is_withheld_once_leadership_has_ended_and_only_a_refusal_may_follow() {
         let mut ends = ends();
         let future = clock::now() + Duration::from_secs(60);
-        ends.gate.set(Some(Term { epoch: Epoch(7), until: future }));
+        ends.term_guard.set(Some(Term { epoch: Epoch(7), until: future }));
         ends.slot.try_send(grant(7)).expect("room");
         assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
 
-        for gate in [None, Some((7, clock::now())), Some((8, future))] {
+        for term_guard in [None, Some((7, clock::now())), Some((8, future))] {
             let mut ends = self::ends();
-            let term = gate.map(|(epoch, until)| Term { epoch: Epoch(epoch), until });
-            ends.gate.set(term);
+            let term = term_guard.map(|(epoch, until)| Term { epoch: Epoch(epoch), until });
+            ends.term_guard.set(term);
             ends.slot.try_send(grant(7)).expect("room");
             assert!(poll(&mut ends.outbound).is_pending(), "a grant was written under {term:?}");
             let event = ends.events.try_recv().expect("the request for the next message");
-            assert!(matches!(event.what, SessionEvent::Sent));
+            assert!(matches!(event.event, SessionEvent::Sent));
             ends.slot.try_send(refusal()).expect("room");
             assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
             assert!(matches!(poll(&mut ends.outbound), Poll::Ready(None)), "a refusal is the last");
@@ -297,7 +297,7 @@ mod tests {
         ends.slot.try_send(grant(7)).expect("room");
         assert!(poll(&mut ends.outbound).is_pending());
         let until = clock::now() + Duration::from_secs(60);
-        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.term_guard.set(Some(Term { epoch: Epoch(7), until }));
         ends.slot.try_send(grant(7)).expect("room");
         let Poll::Ready(Some(Err(status))) = poll(&mut ends.outbound) else {
             panic!("a grant was written after one that was not");
@@ -310,7 +310,7 @@ mod tests {
     async fn the_next_message_is_requested_only_when_the_last_was_written() {
         let mut ends = ends();
         let until = clock::now() + Duration::from_secs(60);
-        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.term_guard.set(Some(Term { epoch: Epoch(7), until }));
         ends.slot.try_send(grant(7)).expect("room");
         assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
         assert!(
@@ -321,7 +321,7 @@ mod tests {
         assert!(ends.events.try_recv().is_err(), "requested within the call that took the message");
         assert!(poll(&mut ends.outbound).is_pending());
         let event = ends.events.try_recv().expect("the request for the next message");
-        assert!(matches!(event.what, SessionEvent::Sent));
+        assert!(matches!(event.event, SessionEvent::Sent));
         assert!(poll(&mut ends.outbound).is_pending());
         assert!(ends.events.try_recv().is_err(), "requested twice");
     }
@@ -330,7 +330,7 @@ mod tests {
     async fn a_stream_ends_after_the_messages_given_so_far() {
         let mut ends = ends();
         let until = clock::now() + Duration::from_secs(60);
-        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.term_guard.set(Some(Term { epoch: Epoch(7), until }));
         ends.slot.try_send(grant(7)).expect("room");
         drop(ends.slot);
         assert!(matches!(ends.outbound.next().await, Some(Ok(_))));
@@ -347,7 +347,7 @@ mod tests {
     async fn an_agent_is_sent_that_it_waits_until_its_first_grant() {
         let mut ends = ends();
         let until = clock::now() + Duration::from_secs(60);
-        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.term_guard.set(Some(Term { epoch: Epoch(7), until }));
         let waits = |response: Option<Result<Bytes, Status>>| {
             let bytes = response.expect("it goes on").expect("a message");
             let response = OpenSessionResponse::decode(bytes).expect("it is valid");

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
-use leasehold_driver::access::Wants;
+use leasehold_driver::access::Permission;
 use leasehold_driver::clock;
-use leasehold_driver::gate::Term;
 use leasehold_driver::port::SessionPort;
 use leasehold_driver::replicas::{Follower, KnownReplica, Replicas};
+use leasehold_driver::term_guard::Term;
 use leasehold_proto::coordinator::v1 as proto;
 use leasehold_proto::coordinator::v1::peer_service_server::{PeerService, PeerServiceServer};
 use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
@@ -110,7 +110,7 @@ impl FollowerStream {
 
     /// The epoch that this replica leads, or 0.
     fn epoch(&self) -> u64 {
-        let term = self.port.gate.term().filter(|term| clock::now() < term.until);
+        let term = self.port.term_guard.term().filter(|term| clock::now() < term.until);
         term.map_or(0, |term| term.epoch.0)
     }
 }
@@ -124,7 +124,7 @@ impl PeerService for PeerServer {
         request: Request<FollowRequest>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let allowed =
-            authorize(&self.port.access, &self.port.metrics, &request, Wants::Follow).await;
+            authorize(&self.port.access, &self.port.metrics, &request, Permission::Follow).await;
         let allowed = allowed.map_err(|refused| status_of(&refused))?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
@@ -142,7 +142,7 @@ impl PeerService for PeerServer {
             replicas: Arc::clone(&self.replicas),
             _follower: self.replicas.follow(follower),
             port: self.port.clone(),
-            term: self.port.gate.subscribe(),
+            term: self.port.term_guard.subscribe(),
             sent: None,
             _permit: permit,
             _connection: allowed.connection,

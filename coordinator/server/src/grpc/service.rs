@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::Access;
 use leasehold_driver::keyed_limit::KeyedLimit;
-use leasehold_driver::port::{SessionPort, UNPROVEN_MAX};
+use leasehold_driver::port::{SessionPort, UNAUTHENTICATED_MAX};
 use leasehold_driver::replicas::Replicas;
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
 use leasehold_proto::raw_codec::RawCodec;
@@ -44,7 +44,7 @@ use crate::other_cells::OtherCells;
 
 /// The most sessions of one address that are not yet authenticated. Further agents behind it dial
 /// again.
-const UNPROVEN_PER_ADDRESS_MAX: usize = UNPROVEN_MAX / 4;
+const UNAUTHENTICATED_PER_ADDRESS_MAX: usize = UNAUTHENTICATED_MAX / 4;
 
 /// The one method of the service.
 pub(super) const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
@@ -61,7 +61,7 @@ struct Shared {
     /// The memory of long messages.
     budget: Arc<MessageBudget>,
     /// The limit of sessions that are not yet authenticated.
-    unproven: Arc<KeyedLimit<Option<IpAddr>>>,
+    unauthenticated: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
     rates: Arc<AgentRates>,
     /// The run times of jobs.
@@ -76,12 +76,12 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// The most unproven peers of one address, if they must authenticate; if not, or if the handshake
-/// did it, nobody is a stranger.
-fn unproven_per_address(access: &Access) -> usize {
+/// The most unauthenticated peers of one address, if they must authenticate; if not, or if the
+/// handshake did it, nobody is a stranger.
+fn unauthenticated_per_address(access: &Access) -> usize {
     match access {
-        Access::Asked(_) => UNPROVEN_PER_ADDRESS_MAX,
-        Access::Open | Access::Certificates => UNPROVEN_MAX,
+        Access::Asked(_) => UNAUTHENTICATED_PER_ADDRESS_MAX,
+        Access::Open | Access::Certificates => UNAUTHENTICATED_MAX,
     }
 }
 
@@ -94,13 +94,14 @@ impl SessionServer {
     ) -> Self {
         let limits = Arc::new(SessionLimits::new(port.sessions_max, port.namespace_share));
         let budget = MessageBudget::new(port.namespace_share);
-        let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
+        let unauthenticated =
+            KeyedLimit::new(UNAUTHENTICATED_MAX, unauthenticated_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
         Self(Arc::new(Shared {
             port,
             limits,
             budget,
-            unproven,
+            unauthenticated,
             rates,
             jobs,
             other_cells,
@@ -126,20 +127,20 @@ impl SessionServer {
         let asks = request.metadata().contains_key(WAITING_METADATA);
         let interval = asks.then_some(WAITING_INTERVAL);
         let waiting = WaitingSession::new(self.0.line.join(), interval);
-        let gate = Arc::clone(&port.gate);
-        let outbound = Outbound::new(conn, slot_out, events, gate, waiting, alive);
+        let term_guard = Arc::clone(&port.term_guard);
+        let outbound = Outbound::new(conn, slot_out, events, term_guard, waiting, alive);
         let (progress, end) = (outbound.progress(), gone.clone());
         let delivery = Delivery { progress, slot: slot.downgrade(), end, peer: peer.clone() };
-        let unproven = if port.health.is_stopping() {
+        let unauthenticated = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
-            self.0.unproven.take(address.map(|address| address.ip())).ok_or_else(|| {
+            self.0.unauthenticated.take(address.map(|address| address.ip())).ok_or_else(|| {
                 let message = "too many sessions have not sent their hello yet: dial again";
                 refusal(RefusalReason::Limit, message)
             })
         };
-        let unproven = match unproven {
-            Ok(unproven) => unproven,
+        let unauthenticated = match unauthenticated {
+            Ok(unauthenticated) => unauthenticated,
             Err(refusal) => {
                 tracing::debug!(peer = ?address, why = refusal.message, "session refused");
                 port.metrics.refused(&refusal.reason);
@@ -156,7 +157,8 @@ impl SessionServer {
         let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
         let inbound = Inbound { conn, peer, shown, port, limits, bytes, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
-        let receive = inbound.run(slot, unproven, request.into_inner(), gone).instrument(span);
+        let receive =
+            inbound.run(slot, unauthenticated, request.into_inner(), gone).instrument(span);
         tokio::spawn(futures_util::future::join(receive, delivery.watch()));
         let mut response = self.answer(outbound);
         if is_ignored {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_driver::clock;
 use leasehold_driver::demand::Demand;
-use leasehold_driver::view::{Changes, View};
+use leasehold_driver::view::{Changes, PublishedView};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
@@ -18,7 +18,7 @@ pub(super) type Kept = (OwnedSemaphorePermit, Option<AllowedCall>);
 /// One watcher's stream.
 #[derive(Debug)]
 pub(super) struct DemandStream<T> {
-    view: Arc<View>,
+    view: Arc<PublishedView>,
     changes: Changes,
     query: ClassQuery,
     answer: fn(Demand) -> T,
@@ -29,7 +29,7 @@ pub(super) struct DemandStream<T> {
 
 impl<T: Clone + PartialEq> DemandStream<T> {
     pub(super) fn new(
-        view: Arc<View>,
+        view: Arc<PublishedView>,
         query: ClassQuery,
         answer: fn(Demand) -> T,
         kept: Kept,

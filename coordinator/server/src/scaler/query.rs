@@ -2,7 +2,7 @@
 //! older versions of KEDA read only integers.
 
 use leasehold_driver::demand::Demand;
-use leasehold_driver::view::{View, ViewUnavailable};
+use leasehold_driver::view::{PublishedView, ViewUnavailable};
 use leasehold_proto::externalscaler as proto;
 use leasehold_types::{ClusterName, Moment};
 use tonic::Status;
@@ -100,7 +100,7 @@ impl ClassQuery {
     }
 
     /// The present demand for the class.
-    pub(super) fn demand(&self, view: &View, now: Moment) -> Result<Demand, Status> {
+    pub(super) fn demand(&self, view: &PublishedView, now: Moment) -> Result<Demand, Status> {
         let unavailable = |why: ViewUnavailable| Status::unavailable(why.to_string());
         view.check_readable(self.name()).map_err(unavailable)?;
         let demands = view.demands(now).map_err(unavailable)?;

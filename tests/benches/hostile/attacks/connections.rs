@@ -35,8 +35,8 @@ const BEGINNINGS: [Beginning; 4] =
 pub(crate) fn start(network: &Arc<Network>, tasks: &mut JoinSet<()>) -> Result<Vec<Arc<Counts>>> {
     let silent = Counts::new(
         "connections that say nothing",
-        "512 unproven connections of the gRPC port and 256 of each HTTP port have a place, and the \
-         oldest gives way; 4,096 of a port wait, for 5 s",
+        "512 unauthenticated connections of the gRPC port and 256 of each HTTP port have a place; \
+         without a free one the address with the most gives one up; 4,096 of a port wait, for 5 s",
     );
     let half = Counts::new(
         "half-open handshakes",

@@ -46,7 +46,7 @@ pub(crate) fn start(
     let counts = Counts::new(
         "unread windows",
         "a session whose agent takes no message for 10 to 15 s ends; 16 streams of a connection; \
-         an unproven connection has 30 s at the gRPC port, an answer 30 s at an HTTP port",
+         an unauthenticated connection has 30 s at the gRPC port, an answer 30 s at an HTTP port",
     );
     let workers = Arc::new(workers);
     for answers in [Answers::Session, Answers::Reflection, Answers::Metrics] {

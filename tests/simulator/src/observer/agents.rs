@@ -163,7 +163,7 @@ impl Checks<'_> {
         }
     }
 
-    /// S11: an agent has written down what it sends.
+    /// S11: an agent has stored what it sends.
     pub(crate) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
         self.observe_hello(pod, message);
         let disk = self.view.pods[pod].disk.borrow();
@@ -204,7 +204,7 @@ impl Checks<'_> {
         }
     }
 
-    /// S11, S12: an agent has written down what it shows its worker.
+    /// S11, S12: an agent has stored what it shows its worker.
     pub(crate) fn observe_lease(&mut self, pod: usize, lease: &Lease) {
         let disk = self.view.pods[pod].disk.borrow();
         let memory = &disk.memory;
@@ -246,7 +246,7 @@ impl Checks<'_> {
         self.check_shares_of_drain(pod, lease);
     }
 
-    /// S11, S12: a job that may start was written down, and none starts in a drain.
+    /// S11, S12: a job that may start was stored, and none starts in a drain.
     pub(crate) fn observe_job_start(&mut self, pod: usize, job: &JobId, takes_none: bool) {
         let written = self.view.pods[pod].disk.borrow().memory.jobs.contains_key(job);
         if !written {

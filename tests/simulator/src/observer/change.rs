@@ -20,7 +20,7 @@ pub(crate) struct SystemChange {
     pub kind: ChangeKind,
     /// Who used each stream.
     pub owners: BTreeMap<StreamKey, usize>,
-    /// Streams that were asked back, or that the plan had elsewhere.
+    /// Streams that were revoked, or that the plan had elsewhere.
     pub handed_over: BTreeSet<StreamKey>,
     /// Pipelines that waited for workers.
     pub waiting: Vec<PipelineName>,

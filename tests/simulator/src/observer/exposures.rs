@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Desired, Mode};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetList, Sets, SetsVersion};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetList, SetScope, SetsVersion};
 use leasehold_types::{ClusterName, Epoch, SetName, StreamKey, WorkerKey};
 
 use crate::observer::{Checks, Touched};
@@ -38,11 +38,11 @@ impl SetListHistory {
     }
 
     /// Whether these sets allow a lease on a stream of this set, which time ends or does not.
-    fn allow(&self, sets: Sets, set: &SetName, timeless: bool) -> bool {
+    fn allow(&self, sets: SetScope, set: &SetName, timeless: bool) -> bool {
         match sets {
-            Sets::None => false,
-            Sets::Any => true,
-            Sets::Listed { version, .. } => self
+            SetScope::None => false,
+            SetScope::Any => true,
+            SetScope::Listed { version, .. } => self
                 .0
                 .get(&version)
                 .is_some_and(|list| list.get(set).is_some_and(|allowed| allowed || !timeless)),
@@ -51,7 +51,7 @@ impl SetListHistory {
 }
 
 impl View<'_> {
-    /// Whether no time ends what a pod has of a stream.
+    /// Whether what a pod has of a stream never expires.
     fn is_timeless_at(&self, pod: usize, stream: &StreamKey) -> bool {
         let node = &self.pods[pod];
         let pinned = node.disk.borrow().memory.streams.get(stream).is_some_and(|it| it.pinned);
@@ -89,7 +89,7 @@ impl Checks<'_> {
                 Entry { epoch, ..one.join(&other) }
             });
             if let Some(what) = self.missing_in(pod, entry.as_ref()) {
-                self.fail("S8", || format!("p{pod} has {what}; what is written down: {entry:?}"));
+                self.fail("S8", || format!("p{pod} has {what}; what is stored: {entry:?}"));
             }
         }
     }
@@ -106,7 +106,7 @@ impl Checks<'_> {
         }
     }
 
-    /// S8: what a leader counts as written down, every later leader has seen.
+    /// S8: what a leader counts as stored, every later leader has seen.
     pub(crate) fn check_registered(
         &mut self,
         replica: usize,
@@ -118,7 +118,7 @@ impl Checks<'_> {
         if let Some((key, later)) = unseen {
             let key = key.clone();
             self.fail("S8", || {
-                format!("c{replica} counts {key} as written down under {epoch}, unseen by {later}")
+                format!("c{replica} counts {key} as stored under {epoch}, unseen by {later}")
             });
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{Desired, Pipeline, Rebalance};
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_coordinator_core::planner::pipelines::{NodeWish, Part, Rooms, place};
+use leasehold_coordinator_core::planner::pipelines::{NodeRequest, Part, Rooms, place};
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
 };
@@ -283,7 +283,7 @@ impl View<'_> {
         }
         let mut rooms = [Rooms::new(class.capacity, class.spread, used)];
         let mut fits = lost.iter().map(|(_, load)| {
-            place(&mut rooms, &[NodeWish { class: 0, load: *load, prefers: &[] }]).is_ok()
+            place(&mut rooms, &[NodeRequest { class: 0, load: *load, prefers: &[] }]).is_ok()
         });
         !lost.is_empty() && fits.all(|fits| fits)
     }
@@ -395,11 +395,11 @@ fn wishes<'a>(
     pipeline: &Pipeline,
     classes: &[ClusterName],
     prefers: &'a BTreeMap<&NodeName, Vec<Part>>,
-) -> Option<Vec<NodeWish<'a>>> {
+) -> Option<Vec<NodeRequest<'a>>> {
     let wish = |(name, node): (&NodeName, &leasehold_coordinator_core::desired::Node)| {
         let class = classes.iter().position(|class| *class == node.class)?;
         let prefers = prefers.get(name).map_or(&[][..], Vec::as_slice);
-        Some(NodeWish { class, load: pipeline.load, prefers })
+        Some(NodeRequest { class, load: pipeline.load, prefers })
     };
     pipeline.nodes.iter().map(wish).collect()
 }

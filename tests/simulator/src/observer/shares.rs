@@ -84,7 +84,7 @@ impl View<'_> {
         // It cannot know what a worker has that has not reported, nor what it had before its agent
         // lost its journal. A leader that does not know grants no share.
         let is_known = |worker: &WorkerView| {
-            worker.presence != Presence::Unreported && core.unheard_until(&worker.key).is_none()
+            worker.presence != Presence::Unreported && core.unreported_until(&worker.key).is_none()
         };
         let all_known = !workers.is_empty() && workers.iter().all(is_known);
         all_known.then(|| workers.iter().map(|worker| worker.load).sum())

@@ -1,10 +1,10 @@
 //! What agents have reported and received, and what follows: S16, that a snapshot ends an earlier
-//! "asked back" (L6), that a drain asks for no share by itself (S21), that an agent that dials
+//! "revoked" (L6), that a drain asks for no share by itself (S21), that an agent that dials
 //! again keeps its place in the wait (L9), and that no agent's claim ends a term that stands (L5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_agent_core::{BindingLease, Lease};
+use leasehold_agent_core::{Lease, ShareLease};
 use leasehold_coordinator_core::event::Event;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Grant, Hello, StreamGrant, StreamState,
@@ -108,7 +108,7 @@ impl Checks<'_> {
         }
     }
 
-    /// A snapshot was applied: what it lists as held is no longer asked back, unless the worker
+    /// A snapshot was applied: what it lists as held is no longer revoked, unless the worker
     /// drains or fails.
     pub(crate) fn check_kept(&mut self, pod: usize, message: &CoordinatorMessage) {
         let CoordinatorMessage::Grant(Grant { snapshot: true, epoch, number, streams, .. }) =
@@ -158,7 +158,7 @@ impl Checks<'_> {
             return;
         }
         let asked = self.observer.statements.asked_for.get(&pod);
-        let is_asked = |share: &BindingLease| {
+        let is_asked = |share: &ShareLease| {
             asked.is_some_and(|asked| asked.contains(&(share.key.stream(), share.token)))
         };
         let mut revoked = lease.bindings.iter().filter(|share| share.revoked.is_some());
@@ -183,7 +183,7 @@ impl Checks<'_> {
             let agent = pod.filter(|pod| pod.key == *key).and_then(|pod| pod.agent.as_ref());
             agent.is_some_and(|agent| agent.link == Some(link))
         };
-        let waits = node.driver.unheard().find_map(|(arrived, event)| match event {
+        let waits = node.driver.unread().find_map(|(arrived, event)| match event {
             Event::Report(conn, _) | Event::Beat(conn, _) => {
                 (*arrived < at && speaks(conn.0 as usize)).then_some(*arrived)
             }

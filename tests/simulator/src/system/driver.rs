@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Pulse, Turn, Watermark};
+use leasehold_coordinator_core::turn::{
+    PLATFORM_BATCH_MAX, ReadWatermark, Turn, WATERMARK_TICK, Watermark,
+};
 use leasehold_types::{Epoch, Moment};
 
 use crate::system::clock::{Clock, Real};
@@ -28,7 +30,7 @@ pub(crate) struct Driver {
     pub orders: VecDeque<Event>,
     pub phase: Phase,
     pub taken: Watermark,
-    pub pulse: Pulse,
+    pub watermark: ReadWatermark,
     pub last_beat: Real,
     /// When it last did something.
     pub moved_at: Real,
@@ -72,7 +74,7 @@ impl Driver {
             orders: VecDeque::new(),
             phase: Phase::Idle,
             taken: Watermark::default(),
-            pulse: Pulse::new(clock.local(t)),
+            watermark: ReadWatermark::new(clock.local(t)),
             last_beat: t,
             moved_at: t,
             long_at: t,
@@ -83,20 +85,20 @@ impl Driver {
     }
 
     /// Up to when everything that had arrived was read. This also adds the missing beats of the
-    /// pulse: it beats whenever the process is not stopped.
+    /// watermark: it ticks whenever the process is not stopped.
     pub(crate) fn read_by(&mut self, clock: Clock, paused_until: Real, t: Real) -> Moment {
-        let every = PULSE.as_nanos() as Real;
+        let every = WATERMARK_TICK.as_nanos() as Real;
         let mut next = (self.last_beat + every).max(paused_until);
         while next <= t {
-            self.pulse.beat(clock.local(next));
+            self.watermark.tick(clock.local(next));
             self.last_beat = next;
             next += every;
         }
-        self.pulse.read()
+        self.watermark.read()
     }
 
     /// Events of sessions that the core has not taken yet, and when they were read.
-    pub(crate) fn unheard(&self) -> impl Iterator<Item = &(Moment, Event)> {
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &(Moment, Event)> {
         self.sessions.iter()
     }
 

@@ -60,7 +60,7 @@ pub(crate) enum Fault {
     /// The desired state changes.
     Edit,
     /// A worker gives a stream back without being asked.
-    LetGo,
+    StopUse,
     /// The entry of a worker becomes unreadable.
     CorruptEntry,
 }
@@ -94,7 +94,7 @@ pub(crate) const FAULTS: [(Fault, u32); 29] = [
     (Fault::TakeOver, 6),
     (Fault::SplitBrain, 4),
     (Fault::Edit, 6),
-    (Fault::LetGo, 3),
+    (Fault::StopUse, 3),
     (Fault::CorruptEntry, 3),
 ];
 

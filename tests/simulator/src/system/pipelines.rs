@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::planner::pipelines::fits;
 use leasehold_types::share::WorkerAddress;
@@ -38,9 +38,6 @@ pub(crate) fn class(rng: &mut Rng, profile: &Profile) -> Cluster {
         jobs_per_worker_max: 1,
         drain_deadline: profile.ttl * rng.u32(2..=8),
         ttl: profile.ttl,
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
         class: Some(class),
     }
 }

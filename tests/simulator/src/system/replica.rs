@@ -68,8 +68,8 @@ impl Replica {
     /// The term that its core believes to lead.
     pub(crate) fn leads(&self) -> Option<Epoch> {
         match self.core.as_ref()?.leadership() {
-            Leadership::Leads(epoch) => Some(epoch),
-            Leadership::StandsBy(_) => None,
+            Leadership::Leader(epoch) => Some(epoch),
+            Leadership::Standby(_) => None,
         }
     }
 }

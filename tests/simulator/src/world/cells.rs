@@ -7,7 +7,6 @@ use leasehold_types::{CellId, Epoch, Incarnation, LinkNumber, TermId, WorkerName
 
 use crate::system::clock::MS;
 use crate::world::World;
-use crate::world::faults::hello_of;
 use crate::world::queue::SimEvent;
 
 /// In one seed in this many there is another cell.

@@ -1,9 +1,8 @@
 //! Injects faults: each picks its victim and its time from the seed.
 
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::Hello;
-use leasehold_types::{Epoch, Incarnation, LinkNumber, TermId, WorkerKey, WorkerName};
+use leasehold_types::{Epoch, WorkerKey, WorkerName};
 
 use crate::system::clock::MS;
 use crate::system::faults::{Fault, Sequence};
@@ -14,28 +13,6 @@ use crate::world::queue::SimEvent;
 
 /// The connection of an agent that no pod has.
 const STRANGER: ConnId = ConnId(u64::MAX);
-
-/// The hello of an agent that no pod has, for this worker.
-pub(super) fn hello_of(worker: WorkerKey) -> Hello {
-    let WorkerKey { cluster, worker } = worker;
-    Hello {
-        protocol: PROTOCOL_VERSION,
-        cluster,
-        worker,
-        incarnation: Incarnation(1),
-        link: LinkNumber(1),
-        epoch_seen: None,
-        term_seen: TermId(0),
-        cell: None,
-        identity: None,
-        take_over: false,
-        knows_from: Incarnation(0),
-        stops_worker: true,
-        generation: 0,
-        address: None,
-        version: None,
-    }
-}
 
 impl World {
     /// The next fault, if faults are still on.
@@ -91,7 +68,7 @@ impl World {
             | Fault::CrashWorker
             | Fault::Boot
             | Fault::PauseAgent
-            | Fault::LetGo => {
+            | Fault::StopUse => {
                 self.inject_pod_fault(fault, pod, time);
             }
         }
@@ -362,7 +339,7 @@ impl World {
                 let first = worker.streams.iter().next();
                 if let Some((stream, used)) = first.map(|(key, used)| (key.clone(), used.token)) {
                     self.coverage.hit("fault: worker let a stream go unasked");
-                    self.let_go(pod, stream, used);
+                    self.stop_use(pod, stream, used);
                 }
             }
         }
@@ -387,8 +364,8 @@ impl World {
         self.after(time, SimEvent::RepairJournal { pod });
     }
 
-    /// A disk has room for short records only, for longer than leases last, while streams are asked
-    /// back from a worker that keeps them.
+    /// A disk has room for short records only, for longer than leases last, while streams are
+    /// revoked from a worker that keeps them.
     fn fill_disk_nearly(&mut self, pod: usize) {
         self.pods[pod].disk.borrow_mut().nearly_full = true;
         let ttl = self.profile.ttl_real();

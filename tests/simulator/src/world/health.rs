@@ -59,7 +59,7 @@ impl World {
             self.agent_call(pod, |holder, now| holder.fail(failure, now));
             self.check_worker_at(pod, fails_until);
         } else if let Some(Err(_)) = self.agent_call(pod, |holder, now| holder.recover(now)) {
-            // It could not be written down.
+            // It could not be stored.
             self.check_worker_at(pod, self.t + 100 * MS);
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
         AgentNotice::Failing(_) => "agent's worker fails",
         AgentNotice::Recovered => "agent's worker recovered",
         AgentNotice::JournalFailed(_) => "journal failed",
-        AgentNotice::Offence(_) => "agent saw an offence",
+        AgentNotice::ProtocolViolation(_) => "agent saw a protocol violation",
         AgentNotice::OtherCell { .. } => "an agent refuses another cell",
         AgentNotice::IncarnationRaised(_) => "incarnation raised",
     }
@@ -58,7 +58,7 @@ pub(crate) fn of_notice(notice: &Notice) -> &'static str {
         Notice::Endpoints { .. } => "endpoints changed",
         Notice::EpochAhead { .. } => "an agent's epoch is ahead",
         Notice::EpochRepeated { .. } => "another leader had this epoch",
-        Notice::Offence { .. } => "coordinator saw an offence",
+        Notice::ProtocolViolation { .. } => "coordinator saw a protocol violation",
     }
 }
 

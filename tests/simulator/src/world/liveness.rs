@@ -70,7 +70,7 @@ impl World {
             let first = first.map(|(key, used)| (key.clone(), used.token));
             if let Some((stream, token)) = first.filter(|_| self.rng.bool()) {
                 self.coverage.hit("fault: a release was the last word");
-                self.let_go(pod, stream, token);
+                self.stop_use(pod, stream, token);
             }
         }
     }
@@ -96,7 +96,7 @@ impl World {
         self.restore_classes();
         for pod in self.view().living() {
             if self.needs_declaration(pod) {
-                // Only the platform can free leases that no time ends and no agent can report.
+                // Only the platform can free leases that never expire and no agent can report.
                 self.end_pod(pod);
                 continue;
             }

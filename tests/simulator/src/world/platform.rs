@@ -228,7 +228,7 @@ impl World {
     }
 
     /// The identity of the agent that an account is of, where names are kept: as the replica knows
-    /// it, or as it is written down.
+    /// it, or as it is stored.
     fn agent_of(&self, replica: usize, key: &WorkerKey) -> Option<AgentId> {
         if !self.keeps_names {
             return None;

@@ -401,7 +401,7 @@ impl World {
         if let Notice::StreamExpired(stream, _) = notice {
             self.observer.streams_expired.insert(stream.clone());
         }
-        if *notice == Notice::Offence(SNAPSHOT_NOT_ABOVE) {
+        if *notice == Notice::ProtocolViolation(SNAPSHOT_NOT_ABOVE) {
             self.checks().fail("S6", || format!("an agent got {SNAPSHOT_NOT_ABOVE}"));
         }
         self.coverage.hit(names::of_agent_notice(notice));

@@ -77,7 +77,7 @@ pub(crate) enum SimEvent {
     /// A job ends.
     JobEnd { pod: usize, start: u64, job: JobId },
     /// A worker has let a stream go.
-    LetGo { pod: usize, start: u64, stream: StreamKey, token: Token },
+    StopUse { pod: usize, start: u64, stream: StreamKey, token: Token },
     /// A worker reports to its agent how many jobs it runs.
     ReportCount { pod: usize, start: u64 },
     /// A worker's process starts.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_coordinator_core::turn::PULSE;
+use leasehold_coordinator_core::turn::WATERMARK_TICK;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::Moment;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
@@ -86,7 +86,7 @@ impl World {
                 let t = if at > now {
                     node.clock.real(at).max(self.t + WAKE_GAP_MIN)
                 } else {
-                    self.t + PULSE.as_nanos() as Real
+                    self.t + WATERMARK_TICK.as_nanos() as Real
                 };
                 if t < Real::MAX {
                     self.queue.push(t, SimEvent::CoreWake { replica, run, at });

@@ -175,7 +175,7 @@ impl World {
             let ttl = self.profile.ttl_real();
             let long = self.rng.u8(0..6) == 0;
             let time = self.rng.u64(0..=if long { ttl * 3 / 2 } else { ttl / 20 });
-            self.after(time, SimEvent::LetGo { pod, start, stream, token });
+            self.after(time, SimEvent::StopUse { pod, start, stream, token });
         }
     }
 
@@ -196,17 +196,17 @@ impl World {
 
     /// The worker has finished its work on a revoked stream. If the revoke was withdrawn, it may go
     /// on.
-    pub(super) fn let_go_decided(&mut self, pod: usize, stream: StreamKey, token: Token) {
+    pub(super) fn stop_use_decided(&mut self, pod: usize, stream: StreamKey, token: Token) {
         let used = self.pods[pod].worker.streams.get(&stream);
         if used.is_some_and(|used| used.token == token && !used.decided) && self.rng.bool() {
             self.coverage.hit("worker kept a stream after all");
             return;
         }
-        self.let_go(pod, stream, token);
+        self.stop_use(pod, stream, token);
     }
 
     /// The worker has let a stream go, and reports that.
-    pub(super) fn let_go(&mut self, pod: usize, stream: StreamKey, token: Token) {
+    pub(super) fn stop_use(&mut self, pod: usize, stream: StreamKey, token: Token) {
         let worker = &mut self.pods[pod].worker;
         if worker.streams.get(&stream).is_some_and(|used| used.token == token) {
             worker.streams.remove(&stream);

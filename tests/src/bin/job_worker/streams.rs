@@ -1,5 +1,5 @@
 //! The streams and shares of pipelines that a worker owns. It owns each for as long as its lease is
-//! surely valid, by its own clock and from when it asked, and writes down both ends.
+//! surely valid, by its own clock and from when it asked, and records both ends.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -132,7 +132,7 @@ impl Streams {
             |key: &&Key| may.get(*key).is_none_or(|it| it.token != self.owned[*key].token);
         let over: Vec<Key> = self.owned.keys().filter(is_over).cloned().collect();
         for key in over {
-            self.stop(&key, "asked back").await?;
+            self.stop(&key, "revoked").await?;
         }
         for (key, owned) in may {
             if !self.owned.contains_key(&key) {

@@ -12,7 +12,8 @@ use kube::Client;
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
-use leasehold_driver::platform::{Freshness, Platform};
+use leasehold_driver::freshness::Freshness;
+use leasehold_driver::platform::Platform;
 use leasehold_injection::{AgentUser, Resources, Sidecar};
 use leasehold_platform_kube::authority::{Authority, CaInjector, Settings};
 use leasehold_platform_kube::pods::{Pods, PodsSettings};
@@ -136,7 +137,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         replicas: watch::channel(Arc::default()).1,
         access: Access::Open,
         progress: Arc::default(),
-        attend: None,
+        handle_sender: None,
         freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
     };
     let options = Options {

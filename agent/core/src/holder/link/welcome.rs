@@ -32,7 +32,7 @@ impl<J: Journal> Holder<J> {
         }
         let is_known = self.epoch == Some(epoch);
         if is_known && self.was_granted() && self.term.differs_from(term) {
-            self.notice(Notice::Offence(
+            self.notice(Notice::ProtocolViolation(
                 "a leader has the epoch of another one: its store was put back from a copy",
             ));
             self.redial(Target::Next, now);

@@ -67,21 +67,21 @@ impl Leader {
         self.check_claims_of(key, ClaimCheck::Expiry);
     }
 
-    /// The unheard leases of a worker may have ended, or plans no longer wait for its report.
-    pub(super) fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
+    /// The unreported leases of a worker may have ended, or plans no longer wait for its report.
+    pub(super) fn unreported_due(&mut self, key: &WorkerKey, now: Moment) {
         let heard = self.replica.heard;
         let ledger = &mut self.ledger;
-        ledger.settle_unheard(key, heard);
+        ledger.settle_unreported(key, heard);
         if let Some(mut account) = ledger.account_mut(key) {
             account.settle_unknown(heard);
         }
         let ledger = &self.ledger;
-        if let Some(until) = ledger.unheard_until(key) {
+        if let Some(until) = ledger.unreported_until(key) {
             let confirmed = ledger.confirmed_since(until);
             if until > heard {
-                self.timers.set(until, Timer::Unheard(key.clone()));
+                self.timers.set(until, Timer::Unreported(key.clone()));
             } else if !confirmed {
-                self.renewal.delay(Timer::Unheard(key.clone()));
+                self.renewal.delay(Timer::Unreported(key.clone()));
             }
         }
         if self.absence_rules().is_missing(key) {
@@ -142,7 +142,7 @@ impl Leader {
     }
 
     /// A worker's agent runs, though it may not have reported.
-    pub(super) fn note_present(&mut self, key: &WorkerKey, at: Moment) {
+    pub(super) fn record_present(&mut self, key: &WorkerKey, at: Moment) {
         if let Some(mut account) = self.ledger.account_mut(key) {
             account.present_until = account.present_until.max(at);
         }
@@ -158,10 +158,10 @@ impl AbsenceRules<'_> {
         let after = self.facts.clusters.get(&key.cluster)?.spec().lost_after?;
         let ledger = self.facts.ledger;
         let account = ledger.account(key)?;
-        let unheard = ledger.unheard_until(key).unwrap_or_default();
+        let unreported = ledger.unreported_until(key).unwrap_or_default();
         let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
         let hearing_since = if ignores_term { Moment::default() } else { self.began_at };
-        let leases_end = ledger.free_at(key).max(unheard);
+        let leases_end = ledger.free_at(key).max(unreported);
         Some(leases_end.max(account.present_until).max(hearing_since) + after)
     }
 

@@ -10,7 +10,7 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use crate::ledger::{AbsentClaims, AdoptionStart, EndedLease, Ledger, Unknown};
+use crate::ledger::{AbsentClaims, AdoptionStart, EndedLease, Ledger, UnaccountedSlots};
 
 /// The most beats that wait behind a report: an agent that beats once a second and at every event
 /// sends this many in minutes.
@@ -47,10 +47,10 @@ pub(super) struct Compared {
 /// What an account's other users have to check after its report was adopted.
 #[derive(Debug, Default)]
 pub(super) struct AdoptedAccount {
-    /// When unheard leases or slots of an earlier agent may have ended.
-    pub(super) unheard_ends: Vec<Moment>,
-    /// Unheard leases of the worker may have ended now.
-    pub(super) unheard_changed: bool,
+    /// When unreported leases or slots of an earlier agent may have ended.
+    pub(super) unreported_ends: Vec<Moment>,
+    /// Unreported leases of the worker may have ended now.
+    pub(super) unreported_changed: bool,
 }
 
 impl Adoption {
@@ -158,8 +158,8 @@ impl Adoption {
         let Some(account) = ledger.account(key) else { return AdoptedAccount::default() };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
-        let is_covered = match ledger.unheard_exposure(key) {
-            Some(unheard) => unheard.is_covered(incarnation, agent, memory),
+        let is_covered = match ledger.unreported_exposure(key) {
+            Some(unreported) => unreported.is_covered(incarnation, agent, memory),
             None => memory.knows_from == Incarnation(0),
         };
         let covers_earlier = match earlier {
@@ -170,8 +170,8 @@ impl Adoption {
         let committed = account.committed();
         // This agent cannot know slots that an earlier agent of this term did not know.
         let unknown_before =
-            account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
-        let unheard_changed = ledger.unheard_until(key).is_some();
+            account.unaccounted.filter(|_| earlier.is_some()).map(|unaccounted| unaccounted.until);
+        let unreported_changed = ledger.unreported_until(key).is_some();
         let memory_end = if reports_anew { ledger.heard(key, is_covered, *at) } else { None };
         let mut account = ledger.open(key, *at);
         account.adopting = false;
@@ -187,13 +187,13 @@ impl Adoption {
         if reports_anew && !begun.new {
             let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
             let until = unknown_before.map_or(until, |before| until.max(before));
-            let unreported = account.unknown.is_some_and(|unknown| unknown.unreported);
-            let unknown = Unknown { slots: committed, until, unreported };
-            account.unknown = (committed > 0).then_some(unknown);
+            let unreported = account.unaccounted.is_some_and(|unaccounted| unaccounted.unreported);
+            let unaccounted = UnaccountedSlots { slots: committed, until, unreported };
+            account.unaccounted = (committed > 0).then_some(unaccounted);
             account.settle_unknown(*at);
         }
-        let unknown_until = account.unknown.map(|unknown| unknown.until);
-        let unheard_ends = memory_end.into_iter().chain(unknown_until).collect();
-        AdoptedAccount { unheard_ends, unheard_changed }
+        let unaccounted_until = account.unaccounted.map(|unaccounted| unaccounted.until);
+        let unreported_ends = memory_end.into_iter().chain(unaccounted_until).collect();
+        AdoptedAccount { unreported_ends, unreported_changed }
     }
 }

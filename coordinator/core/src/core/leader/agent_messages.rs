@@ -34,7 +34,7 @@ impl Leader {
     }
 
     /// Notes whether a worker fails its check, and says so where that has changed.
-    pub(super) fn note_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
+    pub(super) fn record_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
         let change = self.worker_mut(key).and_then(|worker| worker.set_failure(failure));
         match change {
             Some(FailureChange::Fails(failure)) => {
@@ -107,7 +107,7 @@ impl Leader {
         for stream in acknowledged.unwrap_or_default() {
             self.pipelines.leases_changed(&stream);
         }
-        self.note_failure(&key, beat.failure);
+        self.record_failure(&key, beat.failure);
         let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
         if begins {
             self.replica.notice(Notice::DrainStarted(key.clone()));

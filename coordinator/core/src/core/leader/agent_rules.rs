@@ -154,7 +154,7 @@ impl AgentRules<'_> {
     /// Whether the agent that has the name may hold anything, or is about to report.
     fn is_name_in_use(&self, key: &WorkerKey) -> bool {
         let holds = self.facts.ledger.account(key).is_some_and(Account::holds_any);
-        holds || self.facts.ledger.unheard_until(key).is_some() || self.is_alive(key)
+        holds || self.facts.ledger.unreported_until(key).is_some() || self.is_alive(key)
     }
 
     /// Whether the agent that has the name may hold anything, of this leader or of an earlier one,
@@ -172,12 +172,12 @@ impl AgentRules<'_> {
     fn is_alive(&self, key: &WorkerKey) -> bool {
         let session = self.facts.observed(key).and_then(|worker| worker.session.as_ref());
         let ledger = self.facts.ledger;
-        let unheard =
-            ledger.unheard_until(key).is_some_and(|until| self.facts.replica.heard < until);
+        let unreported =
+            ledger.unreported_until(key).is_some_and(|until| self.facts.replica.heard < until);
         let sessions = self.sessions;
         let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
-        let greets =
-            session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
+        let greets = session
+            .is_some_and(|session| !session.reported && (unreported || awaited(session.conn)));
         let comes_back =
             ledger.comes_back_until(key).is_some_and(|until| self.facts.replica.heard < until);
         greets || comes_back || self.facts.replica.heard < ledger.free_at(key)

@@ -12,7 +12,7 @@ impl Leader {
     /// Handles the clusters that have changed, as far as the budget goes: plans their pools, and
     /// queues their streams for a plan if that is due.
     pub(super) fn plan(&mut self, now: Moment) {
-        self.note_accounts();
+        self.mark_accounts();
         while self.replica.budget.is_left()
             && let Some(name) = self.plans.next_marked()
         {
@@ -73,13 +73,14 @@ impl Leader {
         }
     }
 
-    /// Whether a plan made now moves nothing for balance.
+    /// Whether rebalancing is paused: a disconnected worker may turn out lost, and a rebalance now
+    /// would be undone. It pauses for at most twice the cluster's `ttl`.
     pub(super) fn pauses_balance(&mut self, name: &ClusterName, now: Moment) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return false };
         let mut workers = cluster.workers().values();
-        let is_missing = workers.any(|worker| worker.owns_streams() && !worker.is_connected());
+        let is_disconnected = workers.any(|worker| worker.owns_streams() && !worker.is_connected());
         let ttl = cluster.spec().ttl;
-        let until = cluster.schedule_mut().pause_balance(is_missing, ttl, now);
+        let until = cluster.schedule_mut().pause_balance(is_disconnected, ttl, now);
         if let Some(until) = until {
             self.plan_again_at(name, until);
         }

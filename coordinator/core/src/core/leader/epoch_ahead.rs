@@ -1,10 +1,10 @@
-//! Agents that remember a later epoch than this leader's, or another term of the same number. They
-//! obey no lower epoch, so only a later term can serve them.
+//! Agents that report a later epoch than this leader's, or another term of the same number. They
+//! refuse grants of a lower epoch, so only a later term can serve them.
 //!
-//! Invariant: a hello alone never deposes a leader. The core asks the store of leadership, and
-//! gives a notice for each such agent if the term stands there. Another term of the same number
-//! shows that the store was put back from a copy. The term is then given up for a number far above
-//! it, but rarely: an agent could otherwise stop all others.
+//! Invariant: a hello alone never deposes a leader. The core asks the term store, and emits a
+//! notice for each such agent if this term is still current there. Another term of the same number
+//! shows that the store was restored from a copy. The leader then gives its term up for a number
+//! far above it, but rarely: an agent could otherwise stop all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -76,14 +76,14 @@ impl Query<'_> {
             ));
         }
         let account = ledger.account(key)?;
-        if let Some(unknown) = account.unknown {
+        if let Some(unaccounted) = account.unaccounted {
             facts.push(format!(
                 "slots that count as used, because its earlier agent may still use them: {}",
-                unknown.slots
+                unaccounted.slots
             ));
         }
         if account.registering.is_some() {
-            facts.push("what it may hold is being written down; grants wait for that".into());
+            facts.push("its stored entry is being updated; grants wait for that".into());
         }
         let summary = match (overdue_summary(&view), &spec.class) {
             (Some(summary), _) => summary,
@@ -240,14 +240,14 @@ impl Query<'_> {
             }
         }
         let ledger = self.ledger;
-        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.replica.heard) {
-            let timeless = unheard.exposure.sets.is_timeless();
+        if let Some((worker, unreported)) = ledger.unreported_of(&key.set, self.replica.heard) {
+            let timeless = unreported.exposure.sets.is_timeless();
             let ends = if timeless {
                 "until it reports or is declared gone".into()
             } else {
-                format!("for at most {:.1} s more", unheard.until.since(now).as_secs_f64())
+                format!("for at most {:.1} s more", unreported.until.since(now).as_secs_f64())
             };
-            facts.push(format!("{worker} may hold it unheard of, {ends}"));
+            facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
         }
         if let Some((until, worker)) = ledger.held_by(&view.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
@@ -450,7 +450,7 @@ fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
     match (owner, &view.planned, unplaced, view.claims.as_slice()) {
         (Some(owner), ..) => format!("{key} is on {}, as planned", owner.worker.worker),
         (None, Some(to), _, [from, ..]) => {
-            format!("{key} goes to {to} once {} has let go of it", from.worker.worker)
+            format!("{key} goes to {to} once {} has released it", from.worker.worker)
         }
         (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
         (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
@@ -487,7 +487,7 @@ fn meanwhile(view: &WorkerView) -> Option<String> {
 fn phase(phase: ClaimPhase) -> &'static str {
     match phase {
         ClaimPhase::Held => "owned",
-        ClaimPhase::Revoking => "asked back",
-        ClaimPhase::Lapsing => "asked back, and no longer renewed",
+        ClaimPhase::Revoking => "revoked",
+        ClaimPhase::Lapsing => "revoked, and no longer renewed",
     }
 }

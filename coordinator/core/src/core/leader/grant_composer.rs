@@ -19,7 +19,7 @@ use crate::effect::Notice;
 use crate::event::ConnId;
 use crate::ledger::{Ledger, Phase};
 
-/// The most streams that one message asks back, and the most that it grants: the others follow in
+/// The most streams that one message revokes, and the most that it grants: the others follow in
 /// the next one. A snapshot lists all that is held.
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
@@ -31,7 +31,7 @@ pub(super) enum GrantContent<'a> {
     Renewal,
 }
 
-/// Composes one message. What it grants and asks back is written into the ledger.
+/// Composes one message. What it grants and revokes is written into the ledger.
 #[derive(Debug)]
 pub(super) struct GrantComposer<'a> {
     replica: &'a Replica,
@@ -187,7 +187,7 @@ impl<'a> GrantComposer<'a> {
         let floor_wanted = cluster.spec().floor;
         let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
-        let known = account.unknown.is_none()
+        let known = account.unaccounted.is_none()
             && (account.is_registered(|exposure| exposure.jobs_max >= target)
                 || mutation::on(Mutation::PoolUnregistered));
         let most = if known { committed.saturating_add(*free) } else { size };
@@ -222,7 +222,7 @@ impl<'a> GrantComposer<'a> {
         Some(pool)
     }
 
-    /// Streams that are asked back, and those that are no longer renewed.
+    /// Streams that are revoked, and those that are no longer renewed.
     fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.clusters.worker_mut(key) else { return Vec::new() };
         let mut news = std::mem::take(&mut worker.revoking);
@@ -242,7 +242,7 @@ impl<'a> GrantComposer<'a> {
         let handover = handover(stream, key, self.replica);
         let claim = self.ledger.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
-        // Its pipeline may have broken since the stream was marked to be asked back.
+        // Its pipeline may have broken since the stream was marked to be revoked.
         let working = self.clusters.worker(key).is_some_and(|worker| worker.is_working());
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
@@ -331,7 +331,7 @@ impl<'a> GrantComposer<'a> {
     }
 
     /// The shares of a worker whose routes have changed, as far as they fit into one message.
-    /// Shares that are asked back are included: the worker works on them until it lets go.
+    /// Shares that are revoked are included: the worker works on them until it releases them.
     fn route_updates(
         &mut self,
         key: &WorkerKey,
@@ -349,7 +349,7 @@ impl<'a> GrantComposer<'a> {
         updates
     }
 
-    /// The route of a share that is asked back, if the route has changed.
+    /// The route of a share that is revoked, if the route has changed.
     fn changed_route(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<Arc<Share>> {
         self.clusters.worker_mut(key)?.reroutes.take(stream)?;
         let load = self.ledger.claim(stream, key)?.load?;

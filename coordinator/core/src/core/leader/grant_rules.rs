@@ -63,7 +63,7 @@ impl<'a> GrantRules<'a> {
         worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
-    /// The terms for one agent; none before its exposure is written down.
+    /// The terms for one agent; none before its exposure is stored.
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.facts.clusters.get(&key.cluster)?;
         let account = self.facts.ledger.account(key)?;

@@ -31,7 +31,7 @@ impl Leader {
         if !self.agent_rules().is_of_another(&hello, &key)
             && !mutation::on(Mutation::RefusedIsSilent)
         {
-            self.note_present(&key, now);
+            self.record_present(&key, now);
         }
         let accepted = self.accept_hello(conn, &hello, &key, peer.clone(), now);
         if let Err((reason, message)) = accepted {
@@ -96,7 +96,7 @@ impl Leader {
         self.ledger.await_report(key, now);
         if mutation::on(Mutation::AdoptAtHello) {
             self.ledger.adopt_at_hello(key);
-            self.ledger.open(key, now).unknown = None;
+            self.ledger.open(key, now).unaccounted = None;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ impl Leader {
     pub(super) fn drain_changed(&mut self, key: &WorkerKey) {
         let Self { replica, ledger, clusters, pipelines, .. } = self;
         if let Some(worker) = clusters.worker_mut(key) {
-            worker.note_drain(replica.heard);
+            worker.start_drain(replica.heard);
         }
         pipelines.drain_changed(key, Facts { replica, ledger, clusters });
     }

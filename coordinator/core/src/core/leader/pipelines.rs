@@ -8,7 +8,7 @@
 mod broken;
 mod changed_bindings;
 mod changes;
-mod class_rooms;
+mod class_capacity;
 mod class_views;
 mod explain;
 mod healing;

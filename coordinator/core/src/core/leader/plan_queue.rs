@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A cluster whose plan leaves streams out, because a worker that has not reported may hold them,
-//! is planned again when an unheard lease has changed.
+//! is planned again when an unreported lease has changed.
 //!
 //! Invariant: at most one plan of streams is current, and it is dropped only with the term.
 

@@ -16,8 +16,7 @@ const BALANCE_PAUSE_TTLS: u32 = 2;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlanSchedule {
     due: Option<PlanDue>,
-    /// When they are planned again without a change: a cooldown ends then, or the wait for a
-    /// missing worker.
+    /// The next plan without a change: a cooldown or a wait for a missing worker ends then.
     again_at: Option<Moment>,
     /// Since when nothing moves for balance, because a worker is missing.
     balance_paused_since: Option<Moment>,

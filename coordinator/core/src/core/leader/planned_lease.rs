@@ -17,7 +17,7 @@ pub(super) struct PlannedLease<'a> {
     pub(super) on: Option<&'a WorkerName>,
     /// A share's load; none for an ordinary stream.
     pub(super) load: Option<Load>,
-    /// While no worker is chosen, the worker that has it keeps it.
+    /// If `on` is `None`, the present owner keeps the lease.
     pub(super) stays: bool,
     /// Its lease goes on without renewals.
     pub(super) pinned: bool,

@@ -27,7 +27,7 @@ impl Leader {
     }
 
     /// Has the workers checked whose accounts have changed.
-    pub(super) fn note_accounts(&mut self) {
+    pub(super) fn mark_accounts(&mut self) {
         for key in self.ledger.take_changed() {
             self.pool_changed(&key);
         }
@@ -122,7 +122,7 @@ pub(super) fn pool_shares(
             }
             None if mutation::on(Mutation::GrowOverBudget) => {}
             None => {
-                let open = account.unreported();
+                let open = account.unreported_slots();
                 elsewhere = elsewhere.saturating_add(account.committed() - open);
                 unreported = unreported.saturating_add(open);
             }

@@ -119,7 +119,7 @@ impl Pools {
         }
         let are_ignored =
             mutation::on(Mutation::UnreportedTakesSlots) || mutation::on(Mutation::GrowOverBudget);
-        let unreported = if are_ignored { 0 } else { ledger.unreported(name) };
+        let unreported = if are_ignored { 0 } else { ledger.unreported_slots(name) };
         let counted = self.counted_sum + u64::from(unreported);
         let elsewhere = if mutation::on(Mutation::GrowOverBudget) {
             0
@@ -198,6 +198,6 @@ pub(super) fn takes_jobs(worker: &Worker, account: &Account) -> bool {
     worker.is_working()
         && worker.is_connected()
         && !worker.lost
-        && account.unknown.is_none()
+        && account.unaccounted.is_none()
         && account.jobs != Jobs::Unknown
 }

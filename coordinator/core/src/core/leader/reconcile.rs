@@ -83,7 +83,7 @@ impl Leader {
     pub(super) fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
         for EndedLease { stream, worker, token } in ended {
             self.reconcile_stream(&stream, now);
-            self.note_single_owner(&stream, now);
+            self.record_single_owner(&stream, now);
             if stream.set.is_shares() {
                 // Its other shares may have waited for the capacity.
                 self.outgoing.mark(worker.clone());
@@ -109,7 +109,7 @@ impl Leader {
 
     /// A claim on a stream has ended. If only its planned worker has a claim now, a move has ended
     /// without a grant.
-    pub(super) fn note_single_owner(&mut self, stream: &StreamKey, now: Moment) {
+    pub(super) fn record_single_owner(&mut self, stream: &StreamKey, now: Moment) {
         let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
         else {
             return;
@@ -127,7 +127,7 @@ impl Leader {
         self.sliced_tasks.add(SlicedTask::ClaimsOfWorker { key: key.clone(), after: None, check });
     }
 
-    /// Has every worker that waits for a stream checked, because unheard leases have changed.
+    /// Has every worker that waits for a stream checked, because unreported leases have changed.
     /// Grants and plans may have waited for that, in other clusters too.
     pub(super) fn recheck_blocked(&mut self, now: Moment) {
         for cluster in self.plans.take_awaiting_reports() {
@@ -140,7 +140,7 @@ impl Leader {
     }
 
     /// Plans reported streams on the worker that reported them, unless a worker with a higher token
-    /// has them. A stream that is asked back keeps its planned worker.
+    /// has them. A stream that is revoked keeps its planned worker.
     pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {

@@ -9,7 +9,7 @@ use crate::core::replica::Replica;
 use crate::exposure::Entry;
 use crate::ledger::Ledger;
 
-/// Whether a predecessor has written down all that this entry allows under the agent's own name,
+/// Whether a predecessor has stored all that this entry allows under the agent's own name,
 /// and ended before it wrote the entry of the name's next agent.
 pub(in crate::core) fn is_passed_on(
     exposed: &BTreeMap<WorkerKey, Entry>,
@@ -34,6 +34,6 @@ pub(in crate::core) fn enter(
     let bounds = replica.config.bounds;
     let comes_back = cluster.map_or(Moment::NEVER, |cluster| now + bounds.outlast(cluster.ttl));
     for at in ledger.expose(key, entry, &replica.lists, comes_back) {
-        timers.set(at, Timer::Unheard(key.clone()));
+        timers.set(at, Timer::Unreported(key.clone()));
     }
 }

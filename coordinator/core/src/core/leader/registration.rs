@@ -1,4 +1,4 @@
-//! Registrations: an exposure is written down before its worker is granted anything under it.
+//! Registrations: an exposure is stored before its worker is granted anything under it.
 //! Invariant: the leader grants nothing that the worker's entry, or the entry that is being written
 //! in its place, does not allow.
 
@@ -8,7 +8,7 @@ use leasehold_types::mutation::{self, Mutation};
 use super::Leader;
 use super::facts::Facts;
 use crate::effect::Order;
-use crate::exposure::{Exposure, Life, Sets};
+use crate::exposure::{Exposure, Life, SetScope};
 use crate::observed::Worker;
 
 impl Leader {
@@ -48,7 +48,7 @@ impl Leader {
         }
     }
 
-    /// Has the worker's exposure written down, if the written one does not cover it.
+    /// Has the worker's exposure stored, if the written one does not cover it.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
         if !self.agent_rules().are_former_written(key) {
@@ -57,7 +57,7 @@ impl Leader {
         let Some(wanted) = exposure(key, worker, self.facts()) else { return };
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(key) else { return };
-        let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
+        let narrows = account.exposure.sets == SetScope::Any && wanted.sets != SetScope::Any;
         let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
         if account.registering.is_some() || (account.adopted && covered) {
             return;
@@ -77,18 +77,18 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
     let account = ledger.account(key)?;
     let lists = replica.cluster_lists.get(&key.cluster);
     let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
-    let allows = |sets: Sets| {
+    let allows = |sets: SetScope| {
         let all = account.sets.iter();
         all.fold(true, |allowed, (set, (_, timeless))| {
             allowed && replica.lists.allow(&key.cluster, sets, set, *timeless)
         })
     };
     let have = account.exposure.sets;
-    let sets = match list.map_or(Sets::None, |list| list.sets()) {
+    let sets = match list.map_or(SetScope::None, |list| list.sets()) {
         sets if allows(sets) => sets,
         // It still holds streams of a set that is no longer desired.
         sets if replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
-        Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
+        SetScope::None | SetScope::Listed { .. } | SetScope::Any => SetScope::Any,
     };
     let is_fresh = mutation::on(Mutation::EntrySaysFresh)
         || (account.fresh_since == Some(worker.incarnation)
@@ -101,8 +101,8 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
         identity: worker.identity,
         fresh_agent: worker.agent.filter(|_| is_fresh),
     };
-    Some(match ledger.unheard_exposure(key) {
-        Some(unheard) => replica.lists.joined(&key.cluster, &wanted, unheard),
+    Some(match ledger.unreported_exposure(key) {
+        Some(unreported) => replica.lists.joined(&key.cluster, &wanted, unreported),
         None => wanted,
     })
 }

@@ -36,7 +36,7 @@ impl Leader {
         if is_short {
             while self.adopt_slice(conn, usize::MAX).is_some() {}
         } else {
-            // If the adoption never ends, the adopted leases end by time.
+            // In case the agent disconnects before the adoption is complete.
             self.schedule_silence_check(key);
         }
     }
@@ -101,7 +101,7 @@ impl Leader {
         let adoption = self.sessions.end_adoption(conn)?;
         if let Some(worker) = self.worker_mut(&key).filter(|worker| worker.session.is_some()) {
             worker.adopt_report(adoption.report());
-            self.note_failure(&key, adoption.report().failure.clone());
+            self.record_failure(&key, adoption.report().failure.clone());
         }
         self.end_adoption(&key, &adoption);
         self.ended(ended, Freed::Released, at);
@@ -117,12 +117,12 @@ impl Leader {
     fn end_adoption(&mut self, key: &WorkerKey, adoption: &Adoption) {
         let Some(worker) = self.observed(key) else { return };
         let (incarnation, agent) = (worker.incarnation, worker.agent);
-        let AdoptedAccount { unheard_ends, unheard_changed } =
+        let AdoptedAccount { unreported_ends, unreported_changed } =
             adoption.end(&mut self.ledger, incarnation, agent);
-        for at in unheard_ends {
-            self.timers.set(at, Timer::Unheard(key.clone()));
+        for at in unreported_ends {
+            self.timers.set(at, Timer::Unreported(key.clone()));
         }
-        if unheard_changed {
+        if unreported_changed {
             self.recheck_blocked(adoption.at());
         }
     }

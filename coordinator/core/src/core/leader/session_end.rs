@@ -15,7 +15,7 @@ impl Leader {
     pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
         let EndedSession { key, was_awaited, adoption } = self.sessions.end(conn)?;
         if was_awaited {
-            self.note_present(&key, self.replica.heard);
+            self.record_present(&key, self.replica.heard);
         }
         if let Some(adoption) = adoption {
             self.drop_adoption(&adoption);
@@ -79,21 +79,21 @@ impl Leader {
     }
 
     /// Forgets a worker that has left, once nothing can be outstanding for it: neither leases that
-    /// its agent reported nor unheard leases of an earlier agent.
+    /// its agent reported nor unreported leases of an earlier agent.
     pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let heard = worker.session.as_ref().is_none_or(|session| session.reported);
         let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
         let conn = worker.session.as_ref().map(|session| session.conn);
-        let unheard = self.ledger.unheard_until(key);
-        if unheard.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnheard) {
+        let unreported = self.ledger.unreported_until(key);
+        if unreported.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnreported) {
             return;
         }
         let account = self.ledger.account(key);
         let empty = account.is_some_and(|account| {
             account.jobs == Jobs::Running(0)
                 && account.in_effect == 0
-                && account.unknown.is_none()
+                && account.unaccounted.is_none()
                 && account.streams.is_empty()
         });
         if left && empty {
@@ -114,7 +114,7 @@ impl Leader {
         key: &WorkerKey,
         rule: &'static str,
     ) {
-        self.replica.notice(Notice::Offence { worker: key.clone(), rule });
+        self.replica.notice(Notice::ProtocolViolation { worker: key.clone(), rule });
         self.closed(conn);
         self.replica.refuse(conn, RefusalReason::Invalid, rule.into());
     }

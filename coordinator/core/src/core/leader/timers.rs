@@ -17,8 +17,8 @@ use crate::event::ConnId;
 pub(in crate::core) enum Timer {
     /// Leadership ends.
     Term,
-    /// The unheard leases of a worker may have ended.
-    Unheard(WorkerKey),
+    /// The unreported leases of a worker may have ended.
+    Unreported(WorkerKey),
     /// A worker may have been silent for too long.
     Silence(WorkerKey),
     /// A worker may have been lost for so long that it counts as gone.
@@ -42,7 +42,7 @@ impl Timer {
     /// which every message has been handled.
     fn awaits_silence(&self) -> bool {
         match self {
-            Self::Unheard(_) | Self::Silence(_) | Self::GiveUp(_) => true,
+            Self::Unreported(_) | Self::Silence(_) | Self::GiveUp(_) => true,
             Self::Claim(_) | Self::Credit => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
             Self::AskTerm | Self::Unserved(_) => false,
@@ -52,7 +52,7 @@ impl Timer {
     fn reason(&self) -> WakeReason {
         match self {
             Self::Term => WakeReason::TermEnd,
-            Self::Unheard(_) => WakeReason::HoldEnd,
+            Self::Unreported(_) => WakeReason::HoldEnd,
             Self::Silence(_) | Self::GiveUp(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
             Self::Plan(_) | Self::Heal => WakeReason::Settle,

@@ -99,11 +99,11 @@ impl Core {
         self.query()?.ledger.outstanding_until(key, stream)
     }
 
-    /// Until when the unheard leases of a worker may last that end by time: leases from before this
-    /// term that no agent with a memory has reported. None if it can hold none.
+    /// Until when the unreported leases of a worker may last that end by time: leases from before
+    /// this term that no agent with a memory has reported. None if it can hold none.
     #[must_use]
-    pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.query()?.ledger.unheard_until(key)
+    pub fn unreported_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.query()?.ledger.unreported_until(key)
     }
 
     /// The desired state that is in force. A large manifest is read in several turns and is in

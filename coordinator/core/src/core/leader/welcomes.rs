@@ -38,7 +38,7 @@ impl Leader {
         let heard = self.replica.heard;
         for key in self.sessions.end_credits(heard) {
             self.await_no_report(&key);
-            self.note_present(&key, heard);
+            self.record_present(&key, heard);
             if self.absence_rules().is_missing(&key) {
                 self.schedule_give_up(&key);
             }
@@ -49,7 +49,7 @@ impl Leader {
     /// connection.
     pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
         if self.ledger.await_no_report(key) {
-            self.timers.set(self.replica.heard, Timer::Unheard(key.clone()));
+            self.timers.set(self.replica.heard, Timer::Unreported(key.clone()));
         }
     }
 

@@ -9,7 +9,7 @@
 //! A person can give the name to another agent (`--take-over`). Then all that the former agent may
 //! hold stays counted, in an account under a name of its own ([`WorkerKey::former`]), and the
 //! former agent is drained: it takes no new work, and its account ends when it leaves, is declared
-//! gone or is given up. Invariant: the former agent's account is written down under its own name
+//! gone or is given up. Invariant: the former agent's account is stored under its own name
 //! before the entry of the name is replaced or removed.
 //!
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
@@ -73,11 +73,11 @@ impl Leader {
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
         self.schedule_silence_check(former);
         self.schedule_give_up(former);
-        self.timers.set(self.replica.heard, Timer::Unheard(former.clone()));
+        self.timers.set(self.replica.heard, Timer::Unreported(former.clone()));
         self.plan_now(&key.cluster, now);
     }
 
-    /// Has all that a former agent may hold written down under its own name.
+    /// Has all that a former agent may hold stored under its own name.
     fn write_former(&mut self, former: &WorkerKey) {
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(former) else { return };

@@ -11,7 +11,7 @@ use crate::desired::{Class, Pipeline};
 
 /// Why no permitted number of a class's workers can serve a pipeline. Shown with the arithmetic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum Unplaceable {
     /// The nodes of that class need more workers than it may have.
     Workers {
         /// The class.
@@ -42,7 +42,8 @@ pub enum Misfit {
 
 /// How many empty workers these loads need by the rule of placement: `place` finds room for all of
 /// them on this many workers if they come by descending load. On workers that were filled in
-/// another order some may have to wait; then the number in `Short` is needed in addition.
+/// another order some may have to wait; then the number in `CapacityShortage` is needed in
+/// addition.
 ///
 /// # Panics
 /// If the capacity is 0, which no valid class has.
@@ -80,32 +81,32 @@ pub fn wanted(class: &Class, request: Load, needed: u32) -> u32 {
 }
 
 /// Checks that the pipeline can be placed if it is alone and its classes have their maximum of
-/// workers. An unknown class is not a misfit.
+/// workers. An unknown class is not unplaceable.
 ///
 /// # Errors
 /// Each class that is too small, by name.
 pub fn fits<'a>(
     pipeline: &Pipeline,
     class_of: impl Fn(&ClusterName) -> Option<&'a Class>,
-) -> Result<(), Vec<Misfit>> {
+) -> Result<(), Vec<Unplaceable>> {
     let mut counts = BTreeMap::<&ClusterName, usize>::new();
     for node in pipeline.nodes.values() {
         *counts.entry(&node.class).or_default() += 1;
     }
-    let misfit = |(name, nodes): (&ClusterName, usize)| {
+    let unplaceable = |(name, nodes): (&ClusterName, usize)| {
         let class = class_of(name)?;
-        misfit(name, class, nodes, pipeline.load)
+        unplaceable(name, class, nodes, pipeline.load)
     };
-    let misfits: Vec<_> = counts.into_iter().filter_map(misfit).collect();
-    if misfits.is_empty() { Ok(()) } else { Err(misfits) }
+    let unplaceable: Vec<_> = counts.into_iter().filter_map(unplaceable).collect();
+    if unplaceable.is_empty() { Ok(()) } else { Err(unplaceable) }
 }
 
-fn misfit(name: &ClusterName, class: &Class, nodes: usize, load: Load) -> Option<Misfit> {
+fn unplaceable(name: &ClusterName, class: &Class, nodes: usize, load: Load) -> Option<Unplaceable> {
     let (name, capacity) = (name.clone(), class.capacity);
     let (milli, worker) = (load.milli(), capacity.milli().max(1));
     let spanned = milli.div_ceil(worker);
     if spanned > limits::SHARES_PER_NODE_MAX as u64 {
-        return Some(Misfit::Shares { class: name, load, capacity, needed: spanned });
+        return Some(Unplaceable::Shares { class: name, load, capacity, needed: spanned });
     }
     let needed = if load <= capacity {
         // A load of 0 shares its worker with any number of others.
@@ -116,8 +117,9 @@ fn misfit(name: &ClusterName, class: &Class, nodes: usize, load: Load) -> Option
         milli.saturating_mul(nodes as u64).div_ceil(worker)
     };
     let workers_max = class.workers_max;
-    let misfit = Misfit::Workers { class: name, nodes, load, capacity, needed, workers_max };
-    (needed > u64::from(workers_max)).then_some(misfit)
+    let unplaceable =
+        Unplaceable::Workers { class: name, nodes, load, capacity, needed, workers_max };
+    (needed > u64::from(workers_max)).then_some(unplaceable)
 }
 
 /// Workers that are added as they are needed.
@@ -161,7 +163,7 @@ impl Packing {
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for Unplaceable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Workers { class, nodes, load, capacity, needed, workers_max } => {
@@ -215,8 +217,8 @@ mod tests {
         let of = || Node { class: name.clone(), next: std::collections::BTreeSet::new() };
         let nodes = (0..nodes).map(|number| (node(number), of())).collect();
         let pipeline = Pipeline { load: load(documents), nodes };
-        let misfits = fits(&pipeline, |_| Some(class)).err()?;
-        Some(misfits.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        let unplaceable = fits(&pipeline, |_| Some(class)).err()?;
+        Some(unplaceable.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
 
     #[test]

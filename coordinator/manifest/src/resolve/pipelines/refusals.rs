@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline};
-use leasehold_coordinator_core::planner::pipelines::{Misfit, fits};
+use leasehold_coordinator_core::planner::pipelines::{Unplaceable, fits};
 use leasehold_types::{ClusterName, NodeName, PipelineName};
 
 use super::super::super::check::binding;
@@ -15,7 +15,7 @@ use super::{PipelineChoice, PipelineResolver};
 impl PipelineResolver<'_> {
     /// Refuses what can never fit; returns whether it refused anything. Classes come first, since a
     /// pipeline may fit with the old version of a class.
-    pub(super) fn refuse_misfits(&mut self, problems: &mut Vec<Problem>) -> bool {
+    pub(super) fn refuse_unplaceable(&mut self, problems: &mut Vec<Problem>) -> bool {
         let changed = self.changed_classes();
         let mut of_classes: BTreeMap<ClusterName, (PipelineName, String)> = BTreeMap::new();
         let mut of_pipelines: Vec<(PipelineName, Vec<String>)> = Vec::new();
@@ -25,13 +25,13 @@ impl PipelineResolver<'_> {
             if !is_new && !current.nodes.values().any(|node| changed.contains(&node.class)) {
                 continue;
             }
-            let misfits = self.misfits(current);
-            if misfits.is_empty() {
+            let unplaceable = self.unplaceable(current);
+            if unplaceable.is_empty() {
                 continue;
             }
             let blamed = self.changed_against(pipeline);
             if blamed.is_empty() {
-                let why = misfits.into_iter().map(|(_, why)| why).collect();
+                let why = unplaceable.into_iter().map(|(_, why)| why).collect();
                 of_pipelines.push((name.clone(), why));
             }
             for (class, why) in blamed {
@@ -55,12 +55,15 @@ impl PipelineResolver<'_> {
         changed.map(|(name, _)| name.clone()).collect()
     }
 
-    fn misfits(&self, pipeline: &Pipeline) -> Vec<(ClusterName, String)> {
-        let misfits = fits(pipeline, |class| self.class(class)).err().unwrap_or_default();
-        let class = |misfit: &Misfit| match misfit {
-            Misfit::Workers { class, .. } | Misfit::Shares { class, .. } => class.clone(),
+    fn unplaceable(&self, pipeline: &Pipeline) -> Vec<(ClusterName, String)> {
+        let unplaceable = fits(pipeline, |class| self.class(class)).err().unwrap_or_default();
+        let class = |unplaceable: &Unplaceable| match unplaceable {
+            Unplaceable::Workers { class, .. } | Unplaceable::Shares { class, .. } => class.clone(),
         };
-        misfits.into_iter().map(|misfit| (class(&misfit), misfit.to_string())).collect()
+        unplaceable
+            .into_iter()
+            .map(|unplaceable| (class(&unplaceable), unplaceable.to_string()))
+            .collect()
     }
 
     /// The classes whose changes leave no room for a pipeline as it is in force.
@@ -69,8 +72,8 @@ impl PipelineResolver<'_> {
         let is_change = |class: &ClusterName| {
             self.classes.get(class).is_some_and(|it| it.new.is_some() && it.last.is_some())
         };
-        let misfits = self.misfits(last).into_iter();
-        misfits.filter(|(class, _)| is_change(class)).collect()
+        let unplaceable = self.unplaceable(last).into_iter();
+        unplaceable.filter(|(class, _)| is_change(class)).collect()
     }
 
     fn refuse_class(

@@ -39,8 +39,8 @@ impl CoreReader {
             .ask(|core, now| {
                 let start = Instant::now();
                 let found = match core.leadership() {
-                    Leadership::Leads(epoch) => Some((epoch, question(core, now))),
-                    Leadership::StandsBy(_) => None,
+                    Leadership::Leader(epoch) => Some((epoch, question(core, now))),
+                    Leadership::Standby(_) => None,
                 };
                 (found, start.elapsed())
             })

@@ -118,7 +118,7 @@ impl StatusTrigger {
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
             | Notice::NameRefused { .. }
-            | Notice::Offence { .. } => {}
+            | Notice::ProtocolViolation { .. } => {}
         }
     }
 }

@@ -146,8 +146,8 @@ async fn ask<T: Send + 'static>(
     question: impl FnOnce(&Core, Moment) -> T + Send + 'static,
 ) -> Result<T, AdminError> {
     let asked = source.handle.ask(move |core, now| match core.leadership() {
-        Leadership::Leads(_) => Ok(question(core, now)),
-        Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
+        Leadership::Leader(_) => Ok(question(core, now)),
+        Leadership::Standby(leader) => Err(AdminError::NotLeading(leader)),
     });
     asked.await.map_err(|_| AdminError::Stopped)?
 }

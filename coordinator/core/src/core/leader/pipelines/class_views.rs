@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
 use super::Pipelines;
-use super::class_rooms::ClassRooms;
+use super::class_capacity::ClassCapacity;
 use crate::core::leader::Query;
 use crate::core::{Core, Replica};
 use crate::desired::Class;
@@ -29,8 +29,8 @@ impl Core {
     /// workers and those that pipelines wait for, or its present workers without the removable
     /// ones. Only a leader knows them; an ideal packing may need fewer.
     #[must_use]
-    pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
-        self.query().map(|query| query.workers_held()).unwrap_or_default()
+    pub fn workers_required(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
+        self.query().map(|query| query.workers_required()).unwrap_or_default()
     }
 
     /// The workers of a class that can be removed now, one after the other, the least loaded first:
@@ -77,7 +77,7 @@ impl Query<'_> {
         }
     }
 
-    fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
+    fn workers_required(&self) -> BTreeMap<ClusterName, u32> {
         let waiting = self.pipelines.waits_by_class();
         let clusters = self.replica.desired.clusters.iter();
         let classes = clusters.filter(|(_, cluster)| cluster.class.is_some());
@@ -104,22 +104,23 @@ impl Query<'_> {
     }
 
     fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
-        let mut class_rooms = self.pipelines.class_rooms([class].into_iter(), self.facts());
-        let Some(at) = class_rooms.class_at(class) else { return Vec::new() };
-        let mut workers = class_rooms.workers[at].clone();
+        let mut class_capacity = self.pipelines.class_capacity([class].into_iter(), self.facts());
+        let Some(at) = class_capacity.class_at(class) else { return Vec::new() };
+        let mut workers = class_capacity.workers[at].clone();
         workers.sort_by_cached_key(|worker| {
             (self.planned_load(class, worker), Reverse(worker.clone()))
         });
-        let all = 0..class_rooms.rooms[at].len() as u32;
-        let mut room: Load = all.map(|it| class_rooms.rooms[at].room(it)).sum();
+        let all = 0..class_capacity.rooms[at].len() as u32;
+        let mut room: Load = all.map(|it| class_capacity.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
         let mut tried = 0;
         // Shares that came from workers that are counted as removable already.
         let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
-            let Some(own) = class_rooms.worker_at(at, &worker) else { continue };
+            let Some(own) = class_capacity.worker_at(at, &worker) else { continue };
             // The next workers have more load, for which there is no room either.
-            let (load, own) = (self.planned_load(class, &worker), class_rooms.rooms[at].room(own));
+            let (load, own) =
+                (self.planned_load(class, &worker), class_capacity.rooms[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
             }
@@ -132,7 +133,7 @@ impl Query<'_> {
             }
             tried += shares.len();
             if let Some(moves) =
-                self.pipelines.move_all_from(&worker, class, &shares, &mut class_rooms)
+                self.pipelines.move_all_from(&worker, class, &shares, &mut class_capacity)
             {
                 let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
                 room = room.saturating_sub(own + moved);
@@ -148,11 +149,12 @@ impl Query<'_> {
 
     fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
-        let mut class_rooms = self.pipelines.class_rooms([class].into_iter(), self.facts());
-        let at = class_rooms.class_at(class);
-        let takes_part = at.is_some_and(|at| class_rooms.worker_at(at, name).is_some());
+        let mut class_capacity = self.pipelines.class_capacity([class].into_iter(), self.facts());
+        let at = class_capacity.class_at(class);
+        let takes_part = at.is_some_and(|at| class_capacity.worker_at(at, name).is_some());
         let shares = self.pipelines.largest_first(self.pipelines.shares.keys_of(worker));
-        takes_part && self.pipelines.move_all_from(name, class, &shares, &mut class_rooms).is_some()
+        takes_part
+            && self.pipelines.move_all_from(name, class, &shares, &mut class_capacity).is_some()
     }
 
     /// The shares that would have to leave a worker.
@@ -184,15 +186,15 @@ impl Pipelines {
         worker: &WorkerName,
         class: &ClusterName,
         shares: &[ShareKey],
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
     ) -> Option<Vec<(ShareKey, WorkerName, Load)>> {
-        class_rooms.take(class, worker, Load::MAX);
+        class_capacity.take(class, worker, Load::MAX);
         let mut moves = Vec::new();
         for share in shares {
             let load = self.planned_share(share).map_or(Load::ZERO, |planned| planned.load);
-            let Some(to) = self.find_other_worker(share, class_rooms) else {
-                moves.iter().for_each(|(_, to, load)| class_rooms.give(class, to, *load));
-                class_rooms.give(class, worker, Load::MAX);
+            let Some(to) = self.find_other_worker(share, class_capacity) else {
+                moves.iter().for_each(|(_, to, load)| class_capacity.give(class, to, *load));
+                class_capacity.give(class, worker, Load::MAX);
                 return None;
             };
             moves.push((share.clone(), to, load));

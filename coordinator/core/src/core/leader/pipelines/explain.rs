@@ -128,12 +128,12 @@ impl Query<'_> {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let class_rooms = self.pipelines.class_rooms([name].into_iter(), self.facts());
-        let rooms = &class_rooms.rooms[0];
+        let class_capacity = self.pipelines.class_capacity([name].into_iter(), self.facts());
+        let rooms = &class_capacity.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
-            format!("{} has room for {room}", class_rooms.workers[0][*at as usize])
+            format!("{} has room for {room}", class_capacity.workers[0][*at as usize])
         });
         let shown: Vec<_> = shown.collect();
         let most = match left.len() {

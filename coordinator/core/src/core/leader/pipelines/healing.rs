@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::class_rooms::{ClassRooms, MissingWorkers};
+use super::class_capacity::{ClassCapacity, MissingWorkers};
 use super::placement::NodeParts;
 use super::{PipelineChanges, Pipelines};
 use crate::core::leader::facts::Facts;
@@ -72,29 +72,28 @@ impl Pipelines {
 
     /// Chooses workers for the Broken pipelines, all in one pass; returns whether there were any.
     /// Shares that Broken pipelines still hold count as used, so that none takes the place that
-    /// another one keeps. A pipeline that finds no room so is placed after all others, in the room
-    /// that the plan alone leaves: then the pipelines that it displaces give their shares back
-    /// first.
+    /// another one keeps. A pipeline that does not fit is placed last, without regard to leases
+    /// that other Broken pipelines still hold: those are revoked first.
     pub(super) fn heal(&mut self, facts: Facts<'_>) -> bool {
         let broken = self.broken.names().filter(|name| !self.is_held(name));
         let names: Vec<_> = broken.take(HEALED_MAX).cloned().collect();
         if names.is_empty() {
             return false;
         }
-        let mut class_rooms = self.class_rooms_of(names.iter(), facts);
+        let mut class_capacity = self.class_capacity_of(names.iter(), facts);
         if !mutation::on(Mutation::HealWithoutOutstanding) {
-            self.count_outstanding(&mut class_rooms);
+            self.count_outstanding(&mut class_capacity);
         }
         let mut unplaced = Vec::new();
         for name in names {
-            match self.place_healed(&name, &mut class_rooms) {
+            match self.place_healed(&name, &mut class_capacity) {
                 Ok(chosen) => self.put_in_force(&name, chosen, facts),
                 Err(_) => unplaced.push(name),
             }
         }
-        let mut class_rooms = self.class_rooms_of(unplaced.iter(), facts);
+        let mut class_capacity = self.class_capacity_of(unplaced.iter(), facts);
         for name in unplaced {
-            match self.place_new(&name, &mut class_rooms) {
+            match self.place_new(&name, &mut class_capacity) {
                 Ok(chosen) => self.put_in_force(&name, chosen, facts),
                 Err(waits) => {
                     self.withdraw(&name, waits, facts);
@@ -128,9 +127,9 @@ impl Pipelines {
     }
 
     /// Counts the shares that Broken pipelines hold on workers that can serve them.
-    fn count_outstanding(&self, class_rooms: &mut ClassRooms) {
+    fn count_outstanding(&self, class_capacity: &mut ClassCapacity) {
         for (worker, load) in self.broken.outstanding() {
-            class_rooms.take(&worker.cluster, &worker.worker, load);
+            class_capacity.take(&worker.cluster, &worker.worker, load);
         }
     }
 
@@ -138,14 +137,15 @@ impl Pipelines {
     fn place_healed(
         &self,
         name: &PipelineName,
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let counted = !mutation::on(Mutation::HealWithoutOutstanding);
         let kept = if counted { self.broken.kept_by(name) } else { &[] };
-        kept.iter().for_each(|(key, load)| class_rooms.give(&key.cluster, &key.worker, *load));
-        let placed = self.place_new(name, class_rooms);
+        kept.iter().for_each(|(key, load)| class_capacity.give(&key.cluster, &key.worker, *load));
+        let placed = self.place_new(name, class_capacity);
         if placed.is_err() {
-            kept.iter().for_each(|(key, load)| class_rooms.take(&key.cluster, &key.worker, *load));
+            kept.iter()
+                .for_each(|(key, load)| class_capacity.take(&key.cluster, &key.worker, *load));
         }
         placed
     }

@@ -4,7 +4,7 @@
 use leasehold_types::{NodeName, PipelineName};
 
 use super::Pipelines;
-use super::class_rooms::{MissingWorkers, rebalances};
+use super::class_capacity::{MissingWorkers, rebalances};
 use crate::core::leader::facts::Facts;
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};

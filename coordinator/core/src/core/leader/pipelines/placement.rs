@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerName};
 
 use super::Pipelines;
-use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
+use super::class_capacity::{ClassCapacity, MissingWorkers, PlannedNode};
 use super::phases::waits_for;
 use super::routes::leases_of;
 use super::state::{NodeState, PipelineState};
@@ -30,7 +30,7 @@ impl Pipelines {
             let load = self.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut class_rooms = self.class_rooms_of(names.iter(), facts);
+        let mut class_capacity = self.class_capacity_of(names.iter(), facts);
         let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.all.get(&name) else { continue };
@@ -41,9 +41,9 @@ impl Pipelines {
             }
             let runs = state.in_force;
             let placed = if runs {
-                self.change(&name, &mut class_rooms)
+                self.change(&name, &mut class_capacity)
             } else {
-                self.place_new(&name, &mut class_rooms)
+                self.place_new(&name, &mut class_capacity)
             };
             match placed {
                 Ok(chosen) => self.put_in_force(&name, chosen, facts),
@@ -54,7 +54,7 @@ impl Pipelines {
                 }
             }
         }
-        self.make_room_for(blocked, &mut class_rooms, facts);
+        self.make_room_for(blocked, &mut class_capacity, facts);
     }
 
     /// Moves shares of other pipelines for those that fit nowhere, where their classes allow it:
@@ -62,17 +62,17 @@ impl Pipelines {
     fn make_room_for(
         &mut self,
         blocked: Vec<PipelineName>,
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
         facts: Facts<'_>,
     ) {
         let can_be = blocked.into_iter().rev().filter(|name| {
             let state = self.all.get(name);
-            state.is_some_and(|state| state.classes().any(|class| class_rooms.rebalances(class)))
+            state.is_some_and(|state| state.classes().any(|class| class_capacity.rebalances(class)))
         });
         for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
             let Some(state) = self.all.get(&name) else { continue };
             let (nodes, requests) = node_requests(state, |_| true);
-            if let Some(placed) = self.place_with_moves(&requests, class_rooms) {
+            if let Some(placed) = self.place_with_moves(&requests, class_capacity) {
                 self.put_in_force(&name, nodes.into_iter().zip(placed).collect(), facts);
             }
         }
@@ -135,7 +135,7 @@ impl Pipelines {
                 rerouted.extend((before.next != after.next).then(|| node.clone()));
                 after.phase = before.phase;
                 after.endpoints = before.endpoints;
-                // Workers of another class are not in the plan; their shares are asked back.
+                // Workers of another class are not in the plan; their shares are revoked.
                 if before.class == after.class {
                     after.shares = before.shares;
                 }
@@ -224,28 +224,28 @@ impl Pipelines {
     }
 
     /// The room in all the classes of these pipelines, as they are in force and as desired.
-    pub(super) fn class_rooms_of<'a>(
+    pub(super) fn class_capacity_of<'a>(
         &self,
         names: impl Iterator<Item = &'a PipelineName>,
         facts: Facts<'_>,
-    ) -> ClassRooms {
+    ) -> ClassCapacity {
         let mut classes = BTreeSet::new();
         for state in names.filter_map(|name| self.all.get(name)) {
             classes.extend(state.classes());
             classes.extend(state.nodes.values().map(|node| &node.class));
         }
-        self.class_rooms(classes.into_iter(), facts)
+        self.class_capacity(classes.into_iter(), facts)
     }
 
     /// Places all nodes of a pipeline, or none.
     pub(super) fn place_new(
         &self,
         name: &PipelineName,
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.all.get(name) else { return Ok(BTreeMap::new()) };
         let (nodes, requests) = node_requests(state, |_| true);
-        Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
+        Ok(nodes.into_iter().zip(class_capacity.place(&requests)?).collect())
     }
 
     /// Places the nodes of a running pipeline that have changed; if they find no room beside the
@@ -254,15 +254,15 @@ impl Pipelines {
     pub(super) fn change(
         &self,
         name: &PipelineName,
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.all.get(name) else { return Ok(BTreeMap::new()) };
-        let waits = match replace(state, |node| !is_kept(state, node), class_rooms) {
+        let waits = match replace(state, |node| !is_kept(state, node), class_capacity) {
             Ok(placed) => return Ok(placed),
             Err(waits) => waits,
         };
         let keeps = state.nodes.keys().any(|node| is_kept(state, node));
-        let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
+        let anew = keeps.then(|| replace(state, |_| true, class_capacity).ok()).flatten();
         anew.ok_or(waits)
     }
 }
@@ -285,20 +285,20 @@ fn shares_of(
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-    class_rooms: &mut ClassRooms,
+    class_capacity: &mut ClassCapacity,
 ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
     let (nodes, requests) = node_requests(state, &which);
     let released = state.nodes.iter().filter(|(node, _)| which(node));
     let released: Vec<_> = released
         .flat_map(|(_, it)| it.shares.values().map(move |share| (&it.class, share)))
         .collect();
-    released.iter().for_each(|(class, share)| class_rooms.give(class, &share.on, share.load));
-    match class_rooms.place(&requests) {
+    released.iter().for_each(|(class, share)| class_capacity.give(class, &share.on, share.load));
+    match class_capacity.place(&requests) {
         Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
         Err(waits) => {
             released
                 .iter()
-                .for_each(|(class, share)| class_rooms.take(class, &share.on, share.load));
+                .for_each(|(class, share)| class_capacity.take(class, &share.on, share.load));
             Err(waits)
         }
     }
@@ -308,13 +308,13 @@ fn replace(
 pub(super) fn node_requests(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-) -> (Vec<NodeName>, Vec<NodeRequest>) {
+) -> (Vec<NodeName>, Vec<PlannedNode>) {
     let nodes = state.spec.nodes.iter().filter(|(name, _)| which(name));
     let request = |(name, node): (&NodeName, &crate::desired::Node)| {
         let before = state.nodes.get(name).filter(|before| before.class == node.class);
         let shares = before.into_iter().flat_map(|before| before.shares.values());
         let has = shares.map(|share| (share.on.clone(), share.load)).collect();
-        (name.clone(), NodeRequest { class: node.class.clone(), load: state.spec.load, has })
+        (name.clone(), PlannedNode { class: node.class.clone(), load: state.spec.load, has })
     };
     nodes.map(request).unzip()
 }

@@ -68,8 +68,7 @@ impl Pipelines {
         }
         self.reroute_last_nodes(name, facts);
         self.update_indexes(name);
-        // Freed shares have waited for this, and reported shares that are not desired are asked
-        // back.
+        // Freed shares have waited for this, and reported shares that are not desired are revoked.
         self.reconcile_pipeline(name, facts);
     }
 

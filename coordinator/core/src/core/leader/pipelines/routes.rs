@@ -179,9 +179,9 @@ impl Pipelines {
     }
 
     /// Whether a share may be granted beside the others of its node. Its pipeline must be
-    /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
-    /// be in use, whatever the class of their workers, must be within the node's load together with
-    /// this one.
+    /// recovered, no worker may hold a share of it that it has not reported, and all shares of the
+    /// node that may be in use, whatever the class of their workers, must be within the node's load
+    /// together with this one.
     pub(in crate::core::leader) fn is_within_node(
         &self,
         ledger: &Ledger,
@@ -192,7 +192,7 @@ impl Pipelines {
         let node = ShareKey::of(stream).and_then(|key| {
             // The load of a share is known only after recovery.
             (!self.recovering.contains(&key.pipeline)).then_some(())?;
-            ledger.unheard_of(&stream.set, heard).is_none().then_some(())?;
+            ledger.unreported_of(&stream.set, heard).is_none().then_some(())?;
             let state = self.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = leases_of(ledger, &key.pipeline, &key.node).into_iter();
             let counted = leases.filter(|(_, claim)| {

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use leasehold_types::{ClusterName, Load, ShareKey, WorkerKey, WorkerName};
 
 use super::Pipelines;
-use super::class_rooms::{ClassRooms, NodeRequest};
+use super::class_capacity::{ClassCapacity, PlannedNode};
 use super::placement::NodeParts;
 use super::state::PlannedShare;
 use crate::core::leader::facts::Facts;
@@ -20,24 +20,24 @@ impl Pipelines {
     /// Plans each share of draining workers on another worker. Where there is no room, it stays.
     pub(super) fn move_shares_of_draining(&mut self, facts: Facts<'_>) {
         // One set of rooms serves all draining workers of a class, because none of them is in it.
-        let mut known: Option<(ClusterName, ClassRooms)> = None;
+        let mut known: Option<(ClusterName, ClassCapacity)> = None;
         for key in self.draining.clone() {
             let class = &key.cluster;
             if self.held.contains(class) || self.shares.of(&key).is_none() {
                 continue;
             }
-            let (_, class_rooms) = match known.take() {
-                Some((of, class_rooms)) if of == *class => known.insert((of, class_rooms)),
+            let (_, class_capacity) = match known.take() {
+                Some((of, class_capacity)) if of == *class => known.insert((of, class_capacity)),
                 Some(_) | None => {
-                    let class_rooms = self.class_rooms([class].into_iter(), facts);
-                    known.insert((class.clone(), class_rooms))
+                    let class_capacity = self.class_capacity([class].into_iter(), facts);
+                    known.insert((class.clone(), class_capacity))
                 }
             };
             for share in self.largest_first(self.shares.keys_of(&key)) {
                 if !self.all.get(&share.pipeline).is_some_and(|state| state.in_force) {
                     continue;
                 }
-                match self.find_other_worker(&share, class_rooms) {
+                match self.find_other_worker(&share, class_capacity) {
                     Some(to) => self.move_share(&share, class, to),
                     // A worker that has not taken the share yet never will.
                     None => self.bindings.mark_unobserved(&share.pipeline, &share.node),
@@ -63,10 +63,10 @@ impl Pipelines {
     /// allow it. Makes the moves only if all its nodes fit then.
     pub(super) fn place_with_moves(
         &mut self,
-        requests: &[NodeRequest],
-        class_rooms: &mut ClassRooms,
+        requests: &[PlannedNode],
+        class_capacity: &mut ClassCapacity,
     ) -> Option<Vec<NodeParts>> {
-        let mut trial = class_rooms.clone();
+        let mut trial = class_capacity.clone();
         let mut moves = Vec::new();
         let mut placed = Vec::new();
         for request in requests {
@@ -87,7 +87,7 @@ impl Pipelines {
             }
             placed.extend(trial.place(one).ok()?);
         }
-        *class_rooms = trial;
+        *class_capacity = trial;
         for (share, class, to) in moves {
             self.move_share(&share, &class, to);
         }
@@ -116,18 +116,18 @@ impl Pipelines {
     pub(super) fn find_other_worker(
         &self,
         share: &ShareKey,
-        class_rooms: &mut ClassRooms,
+        class_capacity: &mut ClassCapacity,
     ) -> Option<WorkerName> {
         let state = self.all.get(&share.pipeline)?;
         let node = state.nodes.get(&share.node)?;
         let load = node.shares.get(&share.index)?.load;
-        let request = [NodeRequest { class: node.class.clone(), load, has: Vec::new() }];
+        let request = [PlannedNode { class: node.class.clone(), load, has: Vec::new() }];
         let serving = node.shares.values().map(|share| share.on.clone());
         let serving: std::collections::BTreeSet<_> = serving.collect();
-        serving.iter().for_each(|worker| class_rooms.take(&node.class, worker, FULL));
-        let alone = class_rooms.place(&request);
-        serving.iter().for_each(|worker| class_rooms.give(&node.class, worker, FULL));
-        let placed = alone.or_else(|_| class_rooms.place(&request)).ok()?;
+        serving.iter().for_each(|worker| class_capacity.take(&node.class, worker, FULL));
+        let alone = class_capacity.place(&request);
+        serving.iter().for_each(|worker| class_capacity.give(&node.class, worker, FULL));
+        let placed = alone.or_else(|_| class_capacity.place(&request)).ok()?;
         placed.into_iter().flatten().next().map(|(worker, _)| worker)
     }
 
@@ -136,13 +136,13 @@ impl Pipelines {
         &self,
         class: &ClusterName,
         at: usize,
-        class_rooms: &ClassRooms,
+        class_capacity: &ClassCapacity,
         moved: &[(ShareKey, ClusterName, WorkerName)],
     ) -> (Vec<ShareKey>, Vec<MovableShare>) {
         let mut shares = Vec::new();
         let mut tenants = Vec::new();
         for (WorkerKey { worker, .. }, worker_shares) in self.shares.of_class(class) {
-            let Some(worker) = class_rooms.worker_at(at, worker) else { continue };
+            let Some(worker) = class_capacity.worker_at(at, worker) else { continue };
             for share in worker_shares.keys() {
                 let state = self.all.get(&share.pipeline);
                 let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));

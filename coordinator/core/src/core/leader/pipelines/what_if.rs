@@ -241,8 +241,8 @@ impl PipelinesCopy {
         }
     }
 
-    /// Takes all that is planned as served, whereupon more may move to make room; whether anything
-    /// was not served before.
+    /// Takes all that is planned as served; then more may move to make room. Returns whether
+    /// anything was not served before.
     fn serve_all(&mut self) -> bool {
         let Self { replica, ledger, clusters, pipelines } = self;
         let all = pipelines.all.iter();

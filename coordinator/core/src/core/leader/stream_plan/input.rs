@@ -18,7 +18,7 @@ pub(super) enum Skipped {
     /// Its worker is lost, and its lease never ends by time.
     Stays,
     /// A worker that has not reported may hold it.
-    Unheard,
+    Unreported,
 }
 
 impl StreamPlan {
@@ -60,7 +60,7 @@ impl StreamPlan {
         for stream in range {
             let Some(now) = self.sets[at].position(set, stream) else { continue };
             let spec = self.stream_spec(&self.sets[at].name, set, now, facts);
-            self.passed_over |= spec == Err(Skipped::Unheard);
+            self.passed_over |= spec == Err(Skipped::Unreported);
             if let Ok(spec) = spec {
                 self.sets[at].which.push(stream as u32);
                 self.sets[at].specs.push(spec);
@@ -85,9 +85,9 @@ impl StreamPlan {
         }
         if present.is_none()
             && planned.planned_on(&set.spec.cluster, facts.ledger).is_none()
-            && is_unheard_of(name, stream, facts)
+            && is_unreported_of(name, stream, facts)
         {
-            return Err(Skipped::Unheard);
+            return Err(Skipped::Unreported);
         }
         let cooldown = set.spec.moves.cooldown;
         let moved = planned.moved_at.is_some_and(|moved| self.begun < moved + cooldown);
@@ -126,7 +126,7 @@ impl StreamPlan {
 
 /// Whether a worker that has not reported may hold a stream. Planned now, the stream would move
 /// again as soon as that worker is back.
-fn is_unheard_of(set: &SetName, stream: &Stream, facts: Facts<'_>) -> bool {
+fn is_unreported_of(set: &SetName, stream: &Stream, facts: Facts<'_>) -> bool {
     let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
     !facts.ledger.is_heard_of(&stream, facts.replica.heard)
 }

@@ -1,11 +1,11 @@
 //! Measures up to which moment the sessions' tasks have read what arrived: a task on the same
-//! runtime beats, and whatever keeps them from reading keeps it from beating. Another task runs the
+//! runtime ticks, and whatever keeps them from reading keeps it from ticking. Another task runs the
 //! driver's watchdog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold_coordinator_core::turn::{PULSE, Pulse};
+use leasehold_coordinator_core::turn::{ReadWatermark, WATERMARK_TICK};
 use leasehold_types::Moment;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
@@ -13,27 +13,27 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock;
 use crate::health::Progress;
 
-/// Runs the pulse and the watchdog until it is dropped.
+/// Runs the watermark and the watchdog until it is dropped.
 #[derive(Debug)]
-pub(super) struct PulseGuard {
+pub(super) struct WatermarkTask {
     read: Arc<AtomicU64>,
     task: JoinHandle<()>,
     watch: JoinHandle<()>,
 }
 
-impl PulseGuard {
-    /// Starts the pulse and the watchdog on the caller's runtime.
+impl WatermarkTask {
+    /// Starts the watermark and the watchdog on the caller's runtime.
     pub(super) fn start(progress: Arc<Progress>) -> Self {
         let read = Arc::new(AtomicU64::new(0));
         let shown = Arc::clone(&read);
         let task = tokio::spawn(async move {
-            let mut pulse = Pulse::new(clock::now());
-            let mut beats = interval(PULSE);
-            beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut watermark = ReadWatermark::new(clock::now());
+            let mut ticks = interval(WATERMARK_TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
-                beats.tick().await;
-                pulse.beat(clock::now());
-                shown.store(pulse.read().0, Ordering::Release);
+                ticks.tick().await;
+                watermark.tick(clock::now());
+                shown.store(watermark.read().0, Ordering::Release);
             }
         });
         let watch = tokio::spawn(async move { progress.watch().await });
@@ -46,7 +46,7 @@ impl PulseGuard {
     }
 }
 
-impl Drop for PulseGuard {
+impl Drop for WatermarkTask {
     fn drop(&mut self) {
         self.task.abort();
         self.watch.abort();

@@ -6,11 +6,11 @@ use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 use super::Pipelines;
 use crate::core::leader::facts::Facts;
 use crate::desired::{Class, Rebalance};
-use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
+use crate::planner::pipelines::{CapacityShortage, NodeRequest, Part, Rooms, place};
 
 /// Classes with the room of their workers.
 #[derive(Clone, Debug)]
-pub(super) struct ClassRooms {
+pub(super) struct ClassCapacity {
     /// By name.
     pub(super) classes: Vec<ClusterName>,
     /// Of each class, by name.
@@ -23,7 +23,7 @@ pub(super) struct ClassRooms {
 
 /// The requirements of one node.
 #[derive(Clone, Debug)]
-pub(super) struct NodeRequest {
+pub(super) struct PlannedNode {
     pub(super) class: ClusterName,
     pub(super) load: Load,
     /// The parts that it has already.
@@ -36,15 +36,15 @@ pub(super) type MissingWorkers = Vec<(ClusterName, u32)>;
 
 impl Pipelines {
     /// The room in these classes.
-    pub(super) fn class_rooms<'a>(
+    pub(super) fn class_capacity<'a>(
         &self,
         classes: impl Iterator<Item = &'a ClusterName>,
         facts: Facts<'_>,
-    ) -> ClassRooms {
+    ) -> ClassCapacity {
         let mut names: Vec<_> = classes.cloned().collect();
         names.sort();
         names.dedup();
-        let mut class_rooms = ClassRooms {
+        let mut class_capacity = ClassCapacity {
             classes: Vec::new(),
             workers: Vec::new(),
             avoided: Vec::new(),
@@ -59,17 +59,17 @@ impl Pipelines {
             let used = workers.iter().map(|worker| self.shares.load_of(&key(worker)));
             let is_avoided = |worker: &WorkerName| facts.replica.avoided.contains(&key(worker));
             let avoided = (0..).zip(&workers).filter(|(_, worker)| is_avoided(worker));
-            class_rooms.avoided.push(avoided.map(|(at, _)| at).collect());
-            class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
-            class_rooms.rebalances.push(rebalances(class));
-            class_rooms.workers.push(workers);
-            class_rooms.classes.push(name);
+            class_capacity.avoided.push(avoided.map(|(at, _)| at).collect());
+            class_capacity.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
+            class_capacity.rebalances.push(rebalances(class));
+            class_capacity.workers.push(workers);
+            class_capacity.classes.push(name);
         }
-        class_rooms
+        class_capacity
     }
 }
 
-impl ClassRooms {
+impl ClassCapacity {
     /// The index of a class; none if no manifest defines it.
     pub(super) fn class_at(&self, class: &ClusterName) -> Option<usize> {
         self.classes.binary_search(class).ok()
@@ -105,7 +105,7 @@ impl ClassRooms {
     /// else.
     pub(super) fn place(
         &mut self,
-        requests: &[NodeRequest],
+        requests: &[PlannedNode],
     ) -> Result<Vec<Vec<(WorkerName, Load)>>, MissingWorkers> {
         let unknown = requests.iter().filter(|request| self.class_at(&request.class).is_none());
         let mut unknown: MissingWorkers =
@@ -126,7 +126,7 @@ impl ClassRooms {
             .iter()
             .zip(requests)
             .zip(&prefers)
-            .map(|((class, request), prefers)| NodeWish {
+            .map(|((class, request), prefers)| NodeRequest {
                 class: *class,
                 load: request.load,
                 prefers,
@@ -145,7 +145,7 @@ impl ClassRooms {
 
     /// Places all nodes, with nothing on workers to avoid but what is there already; none if that
     /// is impossible, or no worker is to be avoided.
-    fn place_elsewhere(&mut self, nodes: &[NodeWish<'_>]) -> Option<Vec<Vec<Part>>> {
+    fn place_elsewhere(&mut self, nodes: &[NodeRequest<'_>]) -> Option<Vec<Vec<Part>>> {
         let mut closed = Vec::new();
         for (class, avoided) in self.avoided.iter().enumerate() {
             for worker in avoided.iter().copied() {
@@ -165,7 +165,7 @@ impl ClassRooms {
     }
 
     /// The parts of a node on workers that can keep them, one per worker.
-    fn prefers(&self, class: usize, request: &NodeRequest) -> Vec<Part> {
+    fn prefers(&self, class: usize, request: &PlannedNode) -> Vec<Part> {
         let mut parts = std::collections::BTreeMap::<u32, Load>::new();
         for (worker, load) in &request.has {
             if let Some(worker) = self.worker_at(class, worker) {
@@ -175,7 +175,7 @@ impl ClassRooms {
         parts.into_iter().map(|(worker, load)| Part { worker, load }).collect()
     }
 
-    fn waits(&self, short: &[Short]) -> MissingWorkers {
+    fn waits(&self, short: &[CapacityShortage]) -> MissingWorkers {
         short.iter().map(|short| (self.classes[short.class].clone(), short.workers)).collect()
     }
 }

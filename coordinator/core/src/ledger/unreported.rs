@@ -1,4 +1,4 @@
-//! Unheard leases: leases that a worker may hold and that no agent has reported to this leader.
+//! Unreported leases: leases that a worker may hold and that no agent has reported to this leader.
 //! Such workers are those of a predecessor's term that have not reported, and those whose agent has
 //! lost its memory. They are indexed by cluster and by the sets that they may hold, so that no
 //! query scans all of them.
@@ -12,12 +12,12 @@ use leasehold_types::{
     ClusterName, GrantNumber, Moment, SetName, StreamKey, WorkerKey, WorkerName,
 };
 
-use super::{Account, Ledger, Unknown};
-use crate::exposure::{Entry, Exposure, SetList, SetLists, Sets, SetsVersion};
+use super::{Account, Ledger, UnaccountedSlots};
+use crate::exposure::{Entry, Exposure, SetList, SetLists, SetScope, SetsVersion};
 
-/// The unheard leases that a worker may hold.
+/// The unreported leases that a worker may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnheardExposure {
+pub(crate) struct UnreportedExposure {
     pub(crate) exposure: Exposure,
     /// Its leases that end by time may last until then.
     pub(crate) until: Moment,
@@ -30,7 +30,7 @@ pub(crate) struct UnheardExposure {
     scope: Option<StreamScope>,
 }
 
-/// The streams that unheard leases may be of.
+/// The streams that unreported leases may be of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StreamScope {
     /// The streams of the sets of one list.
@@ -46,69 +46,70 @@ struct ScopeWorkers {
     workers: BTreeSet<(Moment, WorkerKey)>,
 }
 
-/// All workers that may hold unheard leases.
+/// All workers that may hold unreported leases.
 #[derive(Clone, Debug, Default)]
-pub(super) struct UnheardWorkers {
-    workers: BTreeMap<WorkerKey, UnheardExposure>,
+pub(super) struct UnreportedWorkers {
+    workers: BTreeMap<WorkerKey, UnreportedExposure>,
     /// Workers that have not reported, by the moment until which plans wait for them.
     silent: BTreeMap<ClusterName, BTreeSet<(Moment, WorkerName)>>,
     groups: BTreeMap<StreamScope, ScopeWorkers>,
     /// The lists that name a set.
     by_set: BTreeMap<SetName, BTreeSet<SetsVersion>>,
-    /// Streams without a claim that no unheard worker can hold: their last owner was heard after
+    /// Streams without a claim that no unreported worker can hold: their last owner was heard after
     /// every predecessor had stopped, or was granted them by this leader.
     known: BTreeSet<StreamKey>,
 }
 
-impl UnheardWorkers {
-    fn insert(&mut self, key: &WorkerKey, unheard: UnheardExposure) {
+impl UnreportedWorkers {
+    fn insert(&mut self, key: &WorkerKey, unreported: UnreportedExposure) {
         self.take_out(key);
-        let at = (unheard.until, key.clone());
-        if !unheard.lost_memory {
+        let at = (unreported.until, key.clone());
+        if !unreported.lost_memory {
             let silent = self.silent.entry(key.cluster.clone()).or_default();
-            silent.insert((unheard.awaited_until, key.worker.clone()));
+            silent.insert((unreported.awaited_until, key.worker.clone()));
         }
-        if let Some(scope) = &unheard.scope {
+        if let Some(scope) = &unreported.scope {
             self.groups.entry(scope.clone()).or_default().workers.insert(at);
         }
-        self.workers.insert(key.clone(), unheard);
+        self.workers.insert(key.clone(), unreported);
     }
 
-    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<UnheardExposure> {
-        let unheard = self.take_out(key);
+    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<UnreportedExposure> {
+        let unreported = self.take_out(key);
         if self.workers.is_empty() {
             self.known.clear();
         }
-        unheard
+        unreported
     }
 
     /// Moves what a worker may hold to another name.
     pub(super) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
-        if let Some(unheard) = self.take_out(key) {
-            self.insert(to, unheard);
+        if let Some(unreported) = self.take_out(key) {
+            self.insert(to, unreported);
         }
     }
 
-    fn take_out(&mut self, key: &WorkerKey) -> Option<UnheardExposure> {
-        let unheard = self.workers.remove(key)?;
+    fn take_out(&mut self, key: &WorkerKey) -> Option<UnreportedExposure> {
+        let unreported = self.workers.remove(key)?;
         if let Some(silent) = self.silent.get_mut(&key.cluster) {
-            silent.remove(&(unheard.awaited_until, key.worker.clone()));
+            silent.remove(&(unreported.awaited_until, key.worker.clone()));
             if silent.is_empty() {
                 self.silent.remove(&key.cluster);
             }
         }
-        if let Some(group) = unheard.scope.as_ref().and_then(|scope| self.groups.get_mut(scope)) {
-            group.workers.remove(&(unheard.until, key.clone()));
+        if let Some(group) = unreported.scope.as_ref().and_then(|scope| self.groups.get_mut(scope))
+        {
+            group.workers.remove(&(unreported.until, key.clone()));
         }
-        Some(unheard)
+        Some(unreported)
     }
 
     /// The scope of the streams that this exposure allows.
-    fn scope(&mut self, key: &WorkerKey, sets: Sets, lists: &SetLists) -> Option<StreamScope> {
+    fn scope(&mut self, key: &WorkerKey, sets: SetScope, lists: &SetLists) -> Option<StreamScope> {
         let version = match sets {
-            Sets::None => return None,
-            Sets::Any => None,
-            Sets::Listed { version, .. } => Some(version),
+            SetScope::None => return None,
+            SetScope::Any => None,
+            SetScope::Listed { version, .. } => Some(version),
         };
         let list = version.and_then(|version| lists.get(&key.cluster, version));
         let Some((version, list)) = version.zip(list) else {
@@ -127,13 +128,13 @@ impl UnheardWorkers {
     }
 
     /// Notes a stream that has lost its last claim, and whose owner was its only one.
-    pub(super) fn note_known(&mut self, stream: &StreamKey) {
+    pub(super) fn record_known(&mut self, stream: &StreamKey) {
         if !self.workers.is_empty() {
             self.known.insert(stream.clone());
         }
     }
 
-    /// Of the workers of a scope, the one for which `set` has to wait longest.
+    /// The worker of this scope whose unreported leases on `set` expire last.
     fn last_of(
         &self,
         scope: &StreamScope,
@@ -169,15 +170,16 @@ impl Ledger {
         account.exposure = exposure.clone();
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;
-        account.unknown = Some(Unknown { slots: exposure.jobs_max, until, unreported: true });
+        account.unaccounted =
+            Some(UnaccountedSlots { slots: exposure.jobs_max, until, unreported: true });
         account.jobs = Jobs::Unknown;
         drop(account);
-        let scope = self.unheard.scope(key, exposure.sets, lists);
+        let scope = self.unreported.scope(key, exposure.sets, lists);
         let comes_back = until.min(comes_back);
         let (awaited_until, lost_memory, exposure) = (comes_back, false, exposure.clone());
-        let unheard =
-            UnheardExposure { exposure, until, comes_back, awaited_until, lost_memory, scope };
-        self.unheard.insert(key, unheard);
+        let unreported =
+            UnreportedExposure { exposure, until, comes_back, awaited_until, lost_memory, scope };
+        self.unreported.insert(key, unreported);
         [awaited_until, until]
     }
 
@@ -190,126 +192,134 @@ impl Ledger {
         is_covered: bool,
         now: Moment,
     ) -> Option<Moment> {
-        let mut unheard = self.unheard.remove(key)?;
+        let mut unreported = self.unreported.remove(key)?;
         if is_covered || mutation::on(Mutation::NoMemoryFrees) {
             return None;
         }
-        if !unheard.lost_memory {
-            unheard.lost_memory = true;
+        if !unreported.lost_memory {
+            unreported.lost_memory = true;
             // An earlier agent that still lives obeys the predecessor until that one's end at most.
-            unheard.until = unheard.until.max(now);
+            unreported.until = unreported.until.max(now);
         }
-        let until = unheard.until;
-        self.unheard.insert(key, unheard);
+        let until = unreported.until;
+        self.unreported.insert(key, unreported);
         Some(until)
     }
 
     /// A worker's agent has dialled again. If it did so in time, plans wait for its report, however
     /// long its turn to report takes.
     pub(crate) fn await_report(&mut self, key: &WorkerKey, hello_at: Moment) {
-        let in_time =
-            |unheard: &&UnheardExposure| !unheard.lost_memory && hello_at < unheard.comes_back;
-        let Some(unheard) = self.unheard.workers.get(key).filter(in_time) else { return };
-        let unheard = UnheardExposure { awaited_until: unheard.until, ..unheard.clone() };
-        self.unheard.insert(key, unheard);
+        let in_time = |unreported: &&UnreportedExposure| {
+            !unreported.lost_memory && hello_at < unreported.comes_back
+        };
+        let Some(unreported) = self.unreported.workers.get(key).filter(in_time) else { return };
+        let unreported =
+            UnreportedExposure { awaited_until: unreported.until, ..unreported.clone() };
+        self.unreported.insert(key, unreported);
     }
 
     /// A worker's agent is not about to report. Returns whether plans have waited for it.
     pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
-        let waits = |it: &&UnheardExposure| !it.lost_memory && it.awaited_until > it.comes_back;
-        let Some(unheard) = self.unheard.workers.get(key).filter(waits) else { return false };
-        let unheard = UnheardExposure { awaited_until: unheard.comes_back, ..unheard.clone() };
-        self.unheard.insert(key, unheard);
+        let waits = |it: &&UnreportedExposure| !it.lost_memory && it.awaited_until > it.comes_back;
+        let Some(unreported) = self.unreported.workers.get(key).filter(waits) else { return false };
+        let unreported =
+            UnreportedExposure { awaited_until: unreported.comes_back, ..unreported.clone() };
+        self.unreported.insert(key, unreported);
         true
     }
 
     /// Until when an agent of a predecessor's term that has not reported may still dial again.
     pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
-        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.lost_memory)?;
-        Some(unheard.comes_back)
+        let unreported =
+            self.unreported.workers.get(key).filter(|unreported| !unreported.lost_memory)?;
+        Some(unreported.comes_back)
     }
 
     /// See the mutation.
     pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey) {
-        self.unheard.remove(key);
+        self.unreported.remove(key);
     }
 
-    /// Forgets the unheard leases of a worker whose agent lost its memory, once they have ended by
-    /// time and leadership was confirmed after that.
-    pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
-        let lost = self.unheard.workers.get(key).is_some_and(|unheard| unheard.lost_memory);
-        if lost && !self.may_hold_unheard(key, now) {
-            self.unheard.remove(key);
+    /// Forgets the unreported leases of a worker whose agent lost its memory, once they have ended
+    /// by time and leadership was confirmed after that.
+    pub(crate) fn settle_unreported(&mut self, key: &WorkerKey, now: Moment) {
+        let lost =
+            self.unreported.workers.get(key).is_some_and(|unreported| unreported.lost_memory);
+        if lost && !self.may_hold_unreported(key, now) {
+            self.unreported.remove(key);
         }
     }
 
-    /// Whether unheard leases of a worker may last.
-    pub(super) fn may_hold_unheard(&self, key: &WorkerKey, now: Moment) -> bool {
-        self.unheard.workers.get(key).is_some_and(|UnheardExposure { exposure, until, .. }| {
-            exposure.sets.is_timeless() || *until > now || !self.confirmed_since(*until)
-        })
+    /// Whether unreported leases of a worker may last.
+    pub(super) fn may_hold_unreported(&self, key: &WorkerKey, now: Moment) -> bool {
+        self.unreported.workers.get(key).is_some_and(
+            |UnreportedExposure { exposure, until, .. }| {
+                exposure.sets.is_timeless() || *until > now || !self.confirmed_since(*until)
+            },
+        )
     }
 
-    /// The unheard leases that a worker may hold, if any.
-    pub(crate) fn unheard_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
-        self.unheard.workers.get(key).map(|unheard| &unheard.exposure)
+    /// The unreported leases that a worker may hold, if any.
+    pub(crate) fn unreported_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
+        self.unreported.workers.get(key).map(|unreported| &unreported.exposure)
     }
 
-    /// Until when the unheard leases of a worker may last that end by time, if it may hold any.
-    pub(crate) fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.unheard.workers.get(key).map(|unheard| unheard.until)
+    /// Until when the unreported leases of a worker may last that end by time, if it may hold any.
+    pub(crate) fn unreported_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.unreported.workers.get(key).map(|unreported| unreported.until)
     }
 
-    /// Until when a worker may have an unheard lease on a stream, if it may have one;
+    /// Until when a worker may have an unreported lease on a stream, if it may have one;
     /// [`Moment::NEVER`] for a lease that never ends by time.
-    pub(super) fn unheard_stream_until(
+    pub(super) fn unreported_stream_until(
         &self,
         key: &WorkerKey,
         stream: &StreamKey,
     ) -> Option<Moment> {
-        let unheard = self.unheard.workers.get(key)?;
-        let timeless = match unheard.scope.as_ref()? {
-            _ if self.unheard.known.contains(stream) => return None,
+        let unreported = self.unreported.workers.get(key)?;
+        let timeless = match unreported.scope.as_ref()? {
+            _ if self.unreported.known.contains(stream) => return None,
             StreamScope::Any { namespace, .. }
                 if stream.set.namespace() != namespace.as_deref() =>
             {
                 return None;
             }
             StreamScope::Any { timeless, .. } => *timeless,
-            scope @ StreamScope::Listed(_) => match &self.unheard.groups.get(scope)?.list {
+            scope @ StreamScope::Listed(_) => match &self.unreported.groups.get(scope)?.list {
                 Some(list) => list.get(&stream.set)?,
                 None => true,
             },
         };
-        Some(if timeless { Moment::NEVER } else { unheard.until })
+        Some(if timeless { Moment::NEVER } else { unreported.until })
     }
 
-    /// A worker that may have an unheard lease on a stream of this set, if there is one: of the
+    /// A worker that may have an unreported lease on a stream of this set, if there is one: of the
     /// workers of the same scope, the one whose time ends last.
-    pub(crate) fn unheard_of(
+    pub(crate) fn unreported_of(
         &self,
         set: &SetName,
         now: Moment,
-    ) -> Option<(&WorkerKey, &UnheardExposure)> {
-        if self.unheard.workers.is_empty() || mutation::on(Mutation::SkipHold) {
+    ) -> Option<(&WorkerKey, &UnreportedExposure)> {
+        if self.unreported.workers.is_empty() || mutation::on(Mutation::SkipHold) {
             return None;
         }
         let is_over = |until: Moment| until <= now && self.confirmed_since(until);
-        let versions = self.unheard.by_set.get(set).into_iter().flatten();
+        let versions = self.unreported.by_set.get(set).into_iter().flatten();
         let listed = versions.map(|version| StreamScope::Listed(*version));
         let namespace = set.namespace().map(str::to_owned);
         let any = [true, false].map(|timeless| {
             let namespace = namespace.clone();
             StreamScope::Any { namespace, timeless }
         });
-        let key = listed.chain(any).find_map(|scope| self.unheard.last_of(&scope, set, is_over))?;
-        self.unheard.workers.get_key_value(key)
+        let key =
+            listed.chain(any).find_map(|scope| self.unreported.last_of(&scope, set, is_over))?;
+        self.unreported.workers.get_key_value(key)
     }
 
-    /// Whether no unheard lease on a stream can exist: no worker may hold an unheard lease on its
-    /// set, or the stream had an owner in this term that was its only one.
+    /// Whether no unreported lease on a stream can exist: no worker may hold an unreported lease on
+    /// its set, or the stream had an owner in this term that was its only one.
     pub(crate) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
-        self.unheard.known.contains(stream) || self.unheard_of(&stream.set, now).is_none()
+        self.unreported.known.contains(stream) || self.unreported_of(&stream.set, now).is_none()
     }
 
     /// Until when a cluster frees, grows and plans nothing, and for which worker: one that has not
@@ -323,7 +333,7 @@ impl Ledger {
         if mutation::on(Mutation::SkipHold) {
             return None;
         }
-        let (until, worker) = self.unheard.silent.get(cluster)?.last()?;
+        let (until, worker) = self.unreported.silent.get(cluster)?.last()?;
         let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
         (now < *until).then_some((*until, key))
     }
@@ -333,7 +343,7 @@ impl Ledger {
         if mutation::on(Mutation::SkipHold) {
             return BTreeSet::new();
         }
-        let silent = self.unheard.silent.iter();
+        let silent = self.unreported.silent.iter();
         let held = silent.filter(|(_, workers)| workers.last().is_some_and(|last| now < last.0));
         held.map(|(cluster, _)| cluster.clone()).collect()
     }

@@ -32,7 +32,7 @@ const STREAMS_PER_AGENT: usize = 2;
 const TOKEN_SECONDS: i64 = 24 * 3_600;
 
 /// All of it. The coordinators end before the control plane does.
-pub(crate) struct Stage {
+pub(crate) struct TestBed {
     pub(crate) replicas: Replicas,
     pub(crate) client: Client,
     pub(crate) access: Access,
@@ -46,7 +46,7 @@ pub(crate) struct Stage {
     _plane: ControlPlane,
 }
 
-impl Stage {
+impl TestBed {
     /// Starts it with this many honest workers, or `None` where there is no control plane.
     pub(crate) async fn start(agents: usize) -> Option<Self> {
         let plane = ControlPlane::start()?;
@@ -82,7 +82,7 @@ impl Stage {
         };
         let agents = honest.into_iter().enumerate().map(identity).collect();
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let stage = Self {
+        let test_bed = Self {
             replicas,
             client,
             access,
@@ -93,8 +93,8 @@ impl Stage {
             folder,
             _plane: plane,
         };
-        stage.configure_webhooks().await;
-        Some(stage)
+        test_bed.configure_webhooks().await;
+        Some(test_bed)
     }
 
     /// All streams of the honest workers.

@@ -1,5 +1,5 @@
-//! Decides whether a grant may still be written. The driver sets the gate from the election's
-//! events; every session checks it after it has serialised a message. A closed gate stays closed
+//! Decides whether a grant may still be written. The driver sets the guard from the election's
+//! events; every session checks it after it has serialised a message. A closed guard stays closed
 //! for an epoch's grants until the same epoch is renewed.
 
 use leasehold_types::{Epoch, Moment};
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// The term under which grants are written, shared by the sessions of one cell.
 #[derive(Debug, Default)]
-pub struct Gate(watch::Sender<Option<Term>>);
+pub struct TermGuard(watch::Sender<Option<Term>>);
 
 /// A term of leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Term {
     pub until: Moment,
 }
 
-impl Gate {
+impl TermGuard {
     /// Sets the term, or clears it.
     pub fn set(&self, term: Option<Term>) {
         self.0.send_replace(term);
@@ -49,14 +49,14 @@ mod tests {
 
     #[test]
     fn a_gate_is_open_only_for_its_own_epoch_and_before_the_end_of_the_term() {
-        let gate = Gate::default();
-        assert!(!gate.is_open(Epoch(7), Moment(0)));
-        gate.set(Some(Term { epoch: Epoch(7), until: Moment(100) }));
-        assert!(gate.is_open(Epoch(7), Moment(99)));
-        assert!(!gate.is_open(Epoch(7), Moment(100)));
-        assert!(!gate.is_open(Epoch(6), Moment(99)));
-        assert!(!gate.is_open(Epoch(8), Moment(99)));
-        gate.set(None);
-        assert!(!gate.is_open(Epoch(7), Moment(99)));
+        let term_guard = TermGuard::default();
+        assert!(!term_guard.is_open(Epoch(7), Moment(0)));
+        term_guard.set(Some(Term { epoch: Epoch(7), until: Moment(100) }));
+        assert!(term_guard.is_open(Epoch(7), Moment(99)));
+        assert!(!term_guard.is_open(Epoch(7), Moment(100)));
+        assert!(!term_guard.is_open(Epoch(6), Moment(99)));
+        assert!(!term_guard.is_open(Epoch(8), Moment(99)));
+        term_guard.set(None);
+        assert!(!term_guard.is_open(Epoch(7), Moment(99)));
     }
 }
