@@ -11,6 +11,7 @@ pub(crate) mod process;
 pub(crate) mod shell_command;
 mod sizing;
 pub(crate) mod travis;
+mod user_command;
 mod view;
 
 pub(crate) use view::{JobsView, LeaseView};

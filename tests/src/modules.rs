@@ -1,5 +1,6 @@
-//! The modules of a crate and which of them names which, read from its source as the compiler
-//! reads it: whole files, every `use`, every path, and re-exports followed to where an item lives.
+//! The modules of a crate and which of them names which, read from its source as the compiler reads
+//! it: whole files, every `use`, every path; a name that is re-exported counts for the file that
+//! re-exports it and for the one that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -78,10 +79,13 @@ impl Modules {
         for (name, module) in &self.modules {
             let to = arrows.entry(module.file.clone()).or_default();
             for path in &module.paths {
-                let Some(target) = self.home(path, REEXPORTS_MAX) else { continue };
-                let other = &self.modules[&target].file;
-                if !name.starts_with(&target) && *other != module.file {
-                    to.insert(other.clone());
+                // A reader opens the file that re-exports an item, and the one that defines it.
+                for reexports in [0, REEXPORTS_MAX] {
+                    let Some(target) = self.home(path, reexports) else { continue };
+                    let other = &self.modules[&target].file;
+                    if !name.starts_with(&target) && *other != module.file {
+                        to.insert(other.clone());
+                    }
                 }
             }
         }

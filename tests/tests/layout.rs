@@ -267,6 +267,21 @@ fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
 }
 
 #[test]
+fn finds_a_planted_circle_of_files_that_only_reexport() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    };
+    write("lib.rs", "mod a;\nmod b;\nmod c;\n");
+    write("a.rs", "pub struct A;\n");
+    write("b.rs", "pub use crate::a::A;\npub const B: u8 = crate::c::C;\n");
+    write("c.rs", "use crate::b::A;\npub const C: u8 = 1;\npub fn c(_: A) {}\n");
+    let circles = Modules::read(&folder.path().join("lib.rs")).circles();
+    let [circle] = circles.as_slice() else { panic!("one circle expected: {circles:?}") };
+    assert!(circle.contains("b.rs -> ") && circle.contains("c.rs -> "), "{circle}");
+}
+
+#[test]
 fn planner_and_ledger_do_not_name_each_others_types() {
     let mut wrong = Vec::new();
     for (path, text) in sources("coordinator/core") {

@@ -5,7 +5,6 @@
 //! before.
 
 mod streams;
-mod user_command;
 
 use std::time::Duration;
 
@@ -13,11 +12,11 @@ use anyhow::{Context, bail};
 
 use super::polled::Polled;
 use super::sizing::{Adjustment, Observation, SizeBound, Target};
+use super::user_command::UserCommand;
 use crate::backoff;
 use crate::config::JobPrograms;
 use crate::reaper::Reaper;
 pub(super) use streams::Streams;
-pub(super) use user_command::UserCommand;
 
 /// A worker whose jobs are counted and sized by commands.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::access::Access;
 use crate::cell::KnownCell;
-pub use crate::freshness::Freshness;
+use crate::freshness::Freshness;
 use crate::health::Progress;
 use crate::port::Handle;
 use crate::replicas::KnownReplicas;
@@ -44,7 +44,7 @@ pub struct Platform {
     /// Whether the driver makes progress: a leader whose driver hangs does not renew.
     pub progress: Arc<Progress>,
     /// Receives the driver's handle, for a platform that publishes what the core knows.
-    pub attend: Option<oneshot::Sender<Handle>>,
+    pub handle_sender: Option<oneshot::Sender<Handle>>,
 }
 
 /// The newest certificate that a platform has issued for this replica's ports; absent until the

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use crate::config::{Probe, ProbeTarget};
 use crate::http_client::{ANSWER_BYTES_MAX, Call};
 use crate::reaper::Reaper;
-use crate::worker::command::UserCommand;
 use crate::worker::shell_command::CommandFailed;
+use crate::worker::user_command::UserCommand;
 
 /// Why a check did not pass.
 #[derive(Debug)]

@@ -13,13 +13,13 @@ use leasehold_types::{StreamKey, Token};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::user_command::UserCommand;
 use crate::backoff;
 use crate::clock;
 use crate::config::StreamPrograms;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
 use crate::log_limiter::{Admitted, LogLimiter};
 use crate::reaper::Reaper;
+use crate::worker::user_command::UserCommand;
 
 /// Concurrent commands.
 const PROGRAMS_MAX: usize = 8;
