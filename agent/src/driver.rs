@@ -7,6 +7,7 @@ mod job_clock;
 mod job_queue;
 mod notices;
 mod outstanding;
+mod session_state;
 
 use std::path::absolute;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use drain::Drain;
 use job_clock::JobClock;
 use job_queue::{JobQueue, QueuedJob};
 use notices::NoticeLogger;
+use session_state::SessionState;
 
 /// Queued requests to the driver; further senders wait.
 const REQUESTS_MAX: usize = 1024;
@@ -83,6 +85,7 @@ pub(crate) struct Driver {
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
+    session: SessionState,
     notices: NoticeLogger,
     /// The time from a renewal to the end of the lease.
     ttl: Option<Duration>,
@@ -157,7 +160,8 @@ impl Driver {
                 goodbye_max: config.goodbye_max,
                 ..Drain::default()
             },
-            notices: NoticeLogger::new(metrics.clone(), config.worker_address.is_some()),
+            session: SessionState::new(metrics.clone()),
+            notices: NoticeLogger::new(config.worker_address.is_some()),
             metrics: metrics.clone(),
             ttl: None,
             stopping: false,
@@ -224,13 +228,13 @@ impl Driver {
     }
 
     fn handle_link(&mut self, event: LinkEvent) {
-        let LinkEvent { link, what } = event;
+        let LinkEvent { link, change } = event;
         if self.link.as_ref().is_none_or(|current| current.number != link) {
             return;
         }
         let now = clock::now();
         self.wake(now);
-        match what {
+        match change {
             LinkChange::Opened => {
                 self.link.as_mut().expect("checked above").opened = true;
                 self.holder.handle_open(link, now);
@@ -238,6 +242,7 @@ impl Driver {
             LinkChange::Closed(why) => {
                 let closed = self.link.take();
                 let address = closed.as_ref().map_or("", |link| link.address.as_str());
+                self.session.closed(address, &why);
                 self.notices.link_closed(address, &why, now);
                 self.holder.handle_closed(link, &why, now);
             }
@@ -390,12 +395,12 @@ impl Driver {
             Effect::Dial { link, target, attempt } => {
                 // Events of the old link are ignored from now on.
                 self.close_link(None);
-                self.notices.dialled();
+                self.session.dialled();
                 self.link = Some(self.dialer.dial(link, target, attempt, self.ttl));
             }
             Effect::Hangup(link) => {
                 self.close_link(Some(link));
-                self.metrics.connected.store(false, Relaxed);
+                self.session.disconnected();
             }
             Effect::Send(number, message) => {
                 let mut request = self.job_clock.attach(message, now);
@@ -443,6 +448,7 @@ impl Driver {
             }
             Effect::Notice(notice) => {
                 let address = self.link.as_ref().map_or("", |link| link.address.as_str());
+                self.session.observe(&notice, address);
                 self.notices.log(notice, address, now);
             }
         }

@@ -59,7 +59,7 @@ pub(crate) struct LinkEvent {
     /// Which link.
     pub(crate) link: LinkNumber,
     /// What happened.
-    pub(crate) what: LinkChange,
+    pub(crate) change: LinkChange,
 }
 
 /// What happened to a link.
@@ -273,9 +273,9 @@ impl Dial {
         }
     }
 
-    async fn send_event(&self, what: LinkChange) {
+    async fn send_event(&self, change: LinkChange) {
         // Without a driver the event has no receiver.
-        let _ = self.events.send(LinkEvent { link: self.number, what }).await;
+        let _ = self.events.send(LinkEvent { link: self.number, change }).await;
     }
 }
 
@@ -398,7 +398,7 @@ mod tests {
         let _link = dialer.dial(LinkNumber(9), Target::Next, 0, None);
         let event = received.recv().await.expect("a closed event");
         assert_eq!(event.link, LinkNumber(9));
-        let LinkChange::Closed(why) = event.what else { panic!("{event:?}") };
+        let LinkChange::Closed(why) = event.change else { panic!("{event:?}") };
         assert!(why.contains("refused"), "{why}");
     }
 }

@@ -1,14 +1,10 @@
-//! Logs the holder's notices, and sets the metrics that follow from them.
-
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+//! Logs the holder's notices.
 
 use leasehold_agent_core::{DrainCancelled, Notice};
 use leasehold_types::Moment;
 use leasehold_types::message::RefusalReason;
 
 use crate::log_limiter::{Admitted, LogLimiter};
-use crate::metrics::Metrics;
 
 /// A coordinator belongs to another cell.
 const OTHER_CELL: &str = "a coordinator belongs to another cell than this agent, which obeys \
@@ -18,9 +14,7 @@ const OTHER_CELL: &str = "a coordinator belongs to another cell than this agent,
 /// Writes notices to the log.
 #[derive(Debug)]
 pub(super) struct NoticeLogger {
-    metrics: Arc<Metrics>,
     log_limiter: LogLimiter,
-    dials: u64,
     draining: bool,
     /// Workers before its own in a pipeline cannot reach it, and the log does not say so yet.
     lacks_address: bool,
@@ -28,9 +22,9 @@ pub(super) struct NoticeLogger {
 
 impl NoticeLogger {
     /// `has_address`: the coordinator is told where the worker is reached.
-    pub(super) fn new(metrics: Arc<Metrics>, has_address: bool) -> Self {
+    pub(super) fn new(has_address: bool) -> Self {
         let log_limiter = LogLimiter::default();
-        Self { metrics, log_limiter, dials: 0, draining: false, lacks_address: !has_address }
+        Self { log_limiter, draining: false, lacks_address: !has_address }
     }
 
     /// Whether a drain has begun and not ended.
@@ -38,18 +32,8 @@ impl NoticeLogger {
         self.draining
     }
 
-    /// A dial went out.
-    pub(super) fn dialled(&mut self) {
-        self.dials += 1;
-        self.metrics.connected.store(false, Relaxed);
-        self.metrics.reconnects.store(self.dials - 1, Relaxed);
-    }
-
     /// A link has ended, or was never opened.
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
-        self.metrics.connected.store(false, Relaxed);
-        self.metrics.answered.store(true, Relaxed);
-        self.metrics.set_session_closed(format!("no session with {address}: {why}"));
         if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, why, now) {
             tracing::warn!(
                 coordinator = address,
@@ -86,17 +70,10 @@ impl NoticeLogger {
     pub(super) fn log(&mut self, notice: Notice, address: &str, now: Moment) {
         match notice {
             Notice::Welcomed(epoch) => {
-                self.metrics.connected.store(true, Relaxed);
-                self.metrics.welcomed.store(true, Relaxed);
-                self.metrics.answered.store(true, Relaxed);
-                self.metrics.set_name_taken(None);
-                self.metrics.set_session_refused(None);
-                self.metrics.epoch.store(epoch.0, Relaxed);
                 tracing::info!(coordinator = address, epoch = epoch.0, "welcomed");
             }
             Notice::Refused(reason, message) => self.refused(&reason, &message, address, now),
             Notice::Unlinked(why) => {
-                self.metrics.connected.store(false, Relaxed);
                 tracing::debug!(coordinator = address, why, "the link has ended");
             }
             Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
@@ -162,7 +139,7 @@ impl NoticeLogger {
                     tracing::error!(why, suppressed, "cannot write the journal");
                 }
             }
-            Notice::Offence(what) => {
+            Notice::ProtocolViolation(what) => {
                 tracing::error!(
                     coordinator = address,
                     what,
@@ -170,7 +147,6 @@ impl NoticeLogger {
                 );
             }
             Notice::OtherCell { own, other } => {
-                self.metrics.connected.store(false, Relaxed);
                 let why = other.to_string();
                 if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, &why, now) {
                     tracing::error!(coordinator = address, %own, %other, suppressed, OTHER_CELL);
@@ -186,16 +162,10 @@ impl NoticeLogger {
     }
 
     fn refused(&mut self, reason: &RefusalReason, message: &str, address: &str, now: Moment) {
-        self.metrics.connected.store(false, Relaxed);
         if let RefusalReason::NotLeader(leader) = reason {
             tracing::debug!(coordinator = address, leader, "the coordinator is not the leader");
             return;
         }
-        if *reason == RefusalReason::NameTaken {
-            self.metrics.set_name_taken(Some(message.into()));
-        }
-        self.metrics.answered.store(true, Relaxed);
-        self.metrics.set_session_refused(Some(format!("{address} refused it: {message}")));
         let cause = match reason {
             // The message contains a duration, which differs each time.
             RefusalReason::NameTaken => "NameTaken".into(),

@@ -71,7 +71,7 @@ pub(crate) struct WorkerApi {
     health: WorkerHealth,
     who: WorkerKey,
     watchers: Arc<Semaphore>,
-    /// Callers speak for the worker as a whole. The programs of single streams do not.
+    /// Callers act for the worker as a whole. The programs of single streams do not.
     takes_promises: bool,
     /// The agent continues after a drain.
     stays: bool,
@@ -81,7 +81,7 @@ pub(crate) struct WorkerApi {
 
 impl WorkerApi {
     /// The API of this worker. `stays`: the agent continues after a drain. `takes_promises`: its
-    /// callers speak for the worker as a whole.
+    /// callers act for the worker as a whole.
     pub(crate) fn new(
         driver: DriverHandle,
         health: WorkerHealth,

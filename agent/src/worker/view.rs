@@ -2,7 +2,7 @@
 //!
 //! Invariant: counted from the moment of the request, no duration exceeds the remaining lease time.
 
-use leasehold_agent_core::{BindingLease, Lease};
+use leasehold_agent_core::{Lease, ShareLease};
 use leasehold_proto::worker::v1 as wire;
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{Load, Moment, WorkerKey};
@@ -204,7 +204,7 @@ struct EndpointView {
 
 impl BindingView {
     /// The binding; `left` returns the remaining milliseconds.
-    fn new(held: &BindingLease, left: impl Fn(Moment) -> u64) -> Self {
+    fn new(held: &ShareLease, left: impl Fn(Moment) -> u64) -> Self {
         Self {
             pipeline: held.key.pipeline.to_string(),
             node: held.key.node.to_string(),
@@ -306,7 +306,7 @@ mod tests {
         };
         let endpoints = vec![endpoint("w2", Some("10.0.0.2:80")), endpoint("w3", None)];
         let ms = |ms: u64| Moment(ms * 1_000_000);
-        let binding = BindingLease {
+        let binding = ShareLease {
             key,
             token,
             until: Some(ms(9_000)),
