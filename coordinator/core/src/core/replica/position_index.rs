@@ -3,50 +3,38 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use leasehold_types::StreamName;
 
 use crate::desired::Stream;
 
-/// A slot that nothing is in.
-const FREE: u32 = u32::MAX;
-
-/// Positions in a list by the hashes of the names there. Invariant: at least half of the slots are
-/// free, so that a search comes to an end soon.
+/// Positions in a list, by the names there.
 #[derive(Clone, Debug)]
 pub(super) struct PositionIndex {
     hasher: RandomState,
-    slots: Vec<u32>,
+    positions: HashTable<u32>,
 }
 
 impl PositionIndex {
     /// An empty table for the streams of a list.
     pub(super) fn new(streams: &[Stream]) -> Self {
-        let slots = (2 * streams.len()).next_power_of_two();
-        Self { hasher: RandomState::new(), slots: vec![FREE; slots] }
+        let positions = HashTable::with_capacity(streams.len());
+        Self { hasher: RandomState::new(), positions }
     }
 
     /// Inserts the stream at this position; of equal names, the last one counts.
     pub(super) fn insert(&mut self, streams: &[Stream], at: usize) {
-        let slot = self.slot(streams, &streams[at].name);
-        self.slots[slot] = u32::try_from(at).expect("streams are counted in u32");
+        let name = |at: u32| &streams[at as usize].name;
+        let at = u32::try_from(at).expect("streams are counted in u32");
+        let hash = |other: &u32| self.hasher.hash_one(name(*other));
+        let is_equal = |other: &u32| name(*other) == name(at);
+        self.positions.entry(hash(&at), is_equal, hash).insert(at);
     }
 
     /// The position of a stream.
     pub(super) fn get(&self, streams: &[Stream], name: &StreamName) -> Option<usize> {
-        let at = self.slots[self.slot(streams, name)];
-        (at != FREE).then_some(at as usize)
-    }
-
-    /// The slot that a name is in, or would be.
-    fn slot(&self, streams: &[Stream], name: &StreamName) -> usize {
-        let mask = self.slots.len() - 1;
-        let first = self.hasher.hash_one(name) as usize;
-        let slots = (0..=mask).map(|step| first.wrapping_add(step) & mask);
-        let mut fitting = slots.filter(|slot| {
-            let at = self.slots[*slot];
-            at == FREE || streams[at as usize].name == *name
-        });
-        fitting.next().expect("half of the slots are free")
+        let is_it = |at: &u32| streams[*at as usize].name == *name;
+        self.positions.find(self.hasher.hash_one(name), is_it).map(|at| *at as usize)
     }
 }
 
