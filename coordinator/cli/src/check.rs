@@ -2,6 +2,7 @@
 //! wrong. It changes nothing.
 
 mod api;
+mod budgets;
 mod certificates;
 mod deadlines;
 mod definitions;
@@ -146,6 +147,7 @@ async fn look(args: Args, report: &mut Report) {
     report.section("Workers");
     pods::look(&installation, &fleet, report);
     evictions::look(&api, &installation, trusted.as_ref(), report).await;
+    budgets::look(&api, &fleet, report).await;
     report.section("Deadlines");
     deadlines::look(&api, &fleet, report).await;
 }

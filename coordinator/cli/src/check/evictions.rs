@@ -11,7 +11,8 @@ use super::installation::Installation;
 use super::report::{Finding, Problem, Report, patch};
 use super::webhook::{Configured, check_trust};
 
-const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+pub(super) const FOLDER: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 const KIND: &str = "ValidatingWebhookConfiguration";
 /// Fields that must be as in the manifests. Path, caBundle, namespaceSelector and failurePolicy
 /// differ between installations.

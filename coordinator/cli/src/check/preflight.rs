@@ -12,7 +12,7 @@ use super::expected::{self, list, text};
 use super::installation::{APPLY_KINDS, apply};
 use super::report::{Finding, Problem, Report};
 use super::rights::{rights_missing_for_user, user_can};
-use super::webhook;
+use super::{evictions, webhook};
 
 /// At most this many requests are in flight.
 const REQUESTS_IN_FLIGHT_MAX: usize = 16;
@@ -32,6 +32,7 @@ pub(super) async fn look(api: &ApiClient, namespace: &str, report: &mut Report) 
     report.section("Existing objects");
     report.add(kinds(api).await);
     report.add(own_namespace(api, namespace).await);
+    report.add(other_installation(api, namespace).await);
 }
 
 /// Creates a pod with a native sidecar, as a dry run, and looks whether it keeps it.
@@ -231,6 +232,36 @@ async fn own_namespace(api: &ApiClient, namespace: &str) -> Finding {
         let wrong = format!("Leasehold is installed already: {image} in {namespace}");
         let fix = "check it with `leasehold check`; installing again upgrades it";
         finding.warn(Problem::new(wrong, fix).run(apply("ha")));
+    }
+    finding
+}
+
+/// No other namespace has an installation: both would write the same webhooks and ClusterRoles.
+async fn other_installation(api: &ApiClient, namespace: &str) -> Finding {
+    let mut finding = Finding::new("pre-other", "no other namespace has an installation");
+    for (folder, name) in
+        [(webhook::FOLDER, "leasehold-injector"), (evictions::FOLDER, "leasehold-validator")]
+    {
+        let there = match api.get(folder, name).await {
+            Ok(Some(there)) => there,
+            Ok(None) => continue,
+            Err(error) => {
+                finding.skip(error.text());
+                continue;
+            }
+        };
+        let services =
+            list(&there["webhooks"]).map(|it| text(&it["clientConfig"]["service"]["namespace"]));
+        let mut others = services.filter(|other| !other.is_empty() && *other != namespace);
+        if let Some(other) = others.next() {
+            let wrong = format!(
+                "Leasehold is installed in namespace {other}, by its webhooks in {name}: a second \
+                 installation would take over these and the ClusterRoles"
+            );
+            let fix = "upgrade that one, give it more namespaces to serve, or remove it first";
+            let look = format!("leasehold check --namespace {other}");
+            finding.fail(Problem::new(wrong, fix).run(look));
+        }
     }
     finding
 }

@@ -15,7 +15,8 @@ use super::fleet::{Fleet, sidecar};
 use super::installation::{Installation, check_endpoints};
 use super::report::{Finding, Problem, Report, patch};
 
-const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+pub(super) const FOLDER: &str =
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 /// The annotation by which cert-manager keeps the caBundle.
 const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 /// Fields that must be as in the manifests. Address, caBundle and namespaceSelector differ between

@@ -61,6 +61,27 @@ async fn preflight_check_reports_whether_installation_is_possible() {
     access.try_shell(mend, toolbox::root()).expect("it is done");
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.code), (vec![], Some(0)), "{:#}", found.report);
+    // An installation in another namespace.
+    let injector = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": { "name": "leasehold-injector" },
+        "webhooks": [{
+            "name": "injector.leasehold.dev",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": { "service": { "namespace": "other", "name": "leasehold" } },
+            "objectSelector": { "matchLabels": { "leasehold.dev/nowhere": "true" } },
+            "sideEffects": "None",
+        }],
+    });
+    access.apply(&injector.to_string());
+    let found = check(access, &["--pre"]);
+    assert_eq!((found.that("fail"), found.code), (vec!["pre-other"], Some(1)));
+    let problem = found.line("pre-other")["problems"][0]["wrong"].to_string();
+    assert!(problem.contains("is installed in namespace other"), "{problem}");
+    access.kubectl(&["delete", "mutatingwebhookconfiguration/leasehold-injector"]);
+    let found = check(access, &["--pre"]);
+    assert_eq!((found.that("fail"), found.code), (vec![], Some(0)), "{:#}", found.report);
     let kinds = toolbox::root().join("deploy/crds");
     remove(access, &["--kustomize", kinds.to_str().expect("UTF-8")]);
 }

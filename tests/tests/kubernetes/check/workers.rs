@@ -42,6 +42,7 @@ async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
     with_too_short_a_grace_period(&fixture);
     of_a_job_with_a_deadline(&fixture);
     of_no_cluster(&fixture);
+    with_budgets_that_keep_every_pod(&fixture);
     until_all_is_well(access);
     fixture.end().await;
 }
@@ -149,4 +150,27 @@ spec:
     fixture.kubectl(&["label", "--overwrite", "pod/lost", "leasehold.dev/cluster=builds"]);
     lost.is_gone(fixture.access);
     fixture.kubectl(&["delete", "pod/lost", "--force", "--grace-period=0"]);
+}
+
+/// A user has budgets of their own.
+fn with_budgets_that_keep_every_pod(fixture: &CheckFixture<'_>) {
+    let budget = |name: &str, allows: &str| {
+        fixture.apply(&format!(
+            "
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: {name}}}
+spec:
+  {allows}
+  selector: {{matchLabels: {{leasehold.dev/cluster: builds}}}}
+"
+        ));
+    };
+    budget("nothing", "maxUnavailable: 0");
+    let says = &["/nothing allows no eviction at any time", "allow one pod at a time"];
+    Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
+    budget("second", "minAvailable: 1");
+    let says = &["selected by several PodDisruptionBudgets", "/nothing", "/second"];
+    Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
+    fixture.kubectl(&["delete", "poddisruptionbudget", "--all"]);
 }
