@@ -40,11 +40,16 @@ impl Freshness {
         Self { unreadable, ..self }
     }
 
+    /// The time since the last confirmation; `None` before the first one.
+    #[must_use]
+    pub fn age(&self, now: Moment) -> Option<Duration> {
+        self.confirmed_at.map(|at| now.since(at))
+    }
+
     /// Why the desired state must no longer be used, or `None` if it may be used.
     #[must_use]
     pub fn stale(&self, now: Moment) -> Option<String> {
-        let age = self.confirmed_at.map(|at| now.since(at));
-        let since = match age {
+        let since = match self.age(now) {
             Some(age) if age <= STALE_AFTER => return None,
             Some(age) => format!("for {} s", age.as_secs()),
             None => "yet".into(),

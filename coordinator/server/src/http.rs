@@ -15,7 +15,7 @@ use axum::routing::get;
 use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::health::Health;
-use leasehold_driver::metrics::Fleet;
+use leasehold_driver::metrics::FleetSnapshot;
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
 use leasehold_http_api::{Api, Callers, Page};
@@ -118,7 +118,12 @@ async fn livez(State(state): State<HttpState>) -> Response {
 }
 
 async fn readyz(State(state): State<HttpState>) -> Response {
-    answer(state.health.ready(clock::now()))
+    let now = clock::now();
+    match (state.health.ready(now), state.handle.view.stale(now)) {
+        // Agents keep their leases, and people see why an edit has no effect.
+        (Ok(()), Some(why)) => format!("ok, but {why}\n").into_response(),
+        (ready, _) => answer(ready),
+    }
 }
 
 fn answer(health: Result<(), String>) -> Response {
@@ -135,7 +140,7 @@ async fn metrics(State(state): State<HttpState>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     };
     let metrics = &state.handle.metrics;
-    let fleet = state.handle.ask(Fleet::of);
+    let fleet = state.handle.ask(FleetSnapshot::of);
     if let Ok(Ok(fleet)) = timeout(REFRESH_TIMEOUT, fleet).await {
         metrics.set_fleet(fleet);
     }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::freshness::Freshness;
+use leasehold_types::Moment;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -70,6 +72,18 @@ async fn readiness_needs_manifests_and_a_role_and_liveness_does_not() {
     until(replica.http, "/readyz", (200, "ok")).await;
     replica.elect(1, LONG).await;
     until(replica.http, "/readyz", (200, "ok")).await;
+}
+
+#[tokio::test]
+async fn a_desired_state_that_is_not_confirmed_is_shown_and_keeps_the_replica_ready() {
+    let replica = Replica::leading().await;
+    until(replica.http, "/readyz", (200, "ok\n")).await;
+    assert_eq!(count(replica.http, "leasehold_desired_state_age_seconds").await, 0.0);
+    replica.freshness.send_replace(Freshness::confirmed(Moment(0)).troubled("no answer".into()));
+    until(replica.http, "/readyz", (200, "ok, but the desired state has not been confirmed")).await;
+    let (_, body) = get(replica.http, "/readyz").await;
+    assert!(body.ends_with("no answer\n"), "{body}");
+    reaches(replica.http, "leasehold_desired_state_age_seconds", 15.0).await;
 }
 
 #[tokio::test]
