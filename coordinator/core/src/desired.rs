@@ -66,6 +66,23 @@ pub struct Cluster {
     pub class: Option<Class>,
 }
 
+impl Cluster {
+    /// A cluster for tests and examples: 8 jobs, 4 a worker, and leases of 10 s.
+    #[must_use]
+    pub fn example() -> Self {
+        Self {
+            jobs_max: 8,
+            jobs_per_worker_max: 4,
+            drain_deadline: Duration::from_secs(600),
+            ttl: Duration::from_secs(10),
+            floor: 0,
+            lost_after: None,
+            rollout_order: RolloutOrder::Newest,
+            class: None,
+        }
+    }
+}
+
 /// Which workers of a cluster get slots first, where their rollout generations differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RolloutOrder {
@@ -197,16 +214,7 @@ mod tests {
     use super::*;
 
     fn cluster() -> Arc<Cluster> {
-        Arc::new(Cluster {
-            jobs_max: 1,
-            jobs_per_worker_max: 1,
-            drain_deadline: Duration::ZERO,
-            ttl: Duration::ZERO,
-            floor: 0,
-            lost_after: None,
-            rollout_order: RolloutOrder::Newest,
-            class: None,
-        })
+        Arc::new(Cluster::example())
     }
 
     #[test]

@@ -148,20 +148,11 @@
 //! use leasehold_coordinator_core::view::Leadership;
 //! use leasehold_coordinator_core::{Config, Core};
 //! use leasehold_types::message::{CoordinatorMessage, Hello};
-//! use leasehold_types::{ClusterName, Epoch, Moment, WorkerKey, WorkerName};
+//! use leasehold_types::{ClusterName, Epoch, Moment, TermId, WorkerKey, WorkerName};
 //!
 //! let ttl = Duration::from_secs(10);
 //! let name = ClusterName::new("builds").expect("a valid name");
-//! let cluster = Cluster {
-//!     jobs_max: 8,
-//!     jobs_per_worker_max: 4,
-//!     drain_deadline: Duration::from_secs(600),
-//!     ttl,
-//!     floor: 0,
-//!     lost_after: None,
-//!     rollout_order: RolloutOrder::Newest,
-//!     class: None,
-//! };
+//! let cluster = Cluster { jobs_max: 8, jobs_per_worker_max: 4, ttl, ..Cluster::example() };
 //! let desired =
 //!     Desired { clusters: [(name.clone(), Arc::new(cluster))].into(), ..Desired::default() };
 //!
@@ -189,24 +180,8 @@
 //!
 //! // The second turn: an agent has connected.
 //! let conn = ConnId(1);
-//! let hello = Hello {
-//!     cluster: name,
-//!     worker: WorkerName::new("worker-0").expect("a valid name"),
-//!     incarnation: Incarnation(1),
-//!     link: LinkNumber(1),
-//!     stops_worker: true,
-//!     // … and what this agent does not send:
-//! #   protocol: leasehold_types::limits::PROTOCOL_VERSION,
-//! #   epoch_seen: None,
-//! #   term_seen: TermId(0),
-//! #   generation: 0,
-//! #   address: None,
-//! #   identity: None,
-//! #   take_over: false,
-//! #   knows_from: Incarnation(0),
-//! #   version: None,
-//! #   cell: None,
-//! };
+//! let worker = WorkerName::new("worker-0").expect("a valid name");
+//! let hello = Hello::example(WorkerKey { cluster: name, worker });
 //! let now = now + Duration::from_millis(20);
 //! core.handle(Event::Hello(conn, hello, None), now);
 //! core.settle(now, now);

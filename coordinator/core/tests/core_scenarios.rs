@@ -340,6 +340,7 @@ impl Scenario {
             take_over: pairs.contains_key("take_over"),
             knows_from: Incarnation(number("knows", 0)),
             version: pairs.get("version").map(|it| it.parse().expect("a version")),
+            ..Hello::example(WorkerKey { cluster, worker })
         };
         let peer = pairs.get("peer").map(|peer| Arc::from(*peer));
         self.core.handle(Event::Hello(conn(plain[0]), hello, peer), self.now);

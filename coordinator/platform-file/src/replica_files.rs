@@ -309,10 +309,7 @@ mod tests {
                 jobs_per_worker_max: 1,
                 drain_deadline: SETTLE,
                 ttl: SETTLE,
-                floor: 0,
-                lost_after: None,
-                rollout_order: RolloutOrder::Newest,
-                class: None,
+                ..Cluster::example()
             };
             let name = ClusterName::new("builds").unwrap();
             let clusters = BTreeMap::from([(name, Arc::new(cluster))]);

@@ -148,10 +148,7 @@ pub(crate) fn desired() -> Desired {
         jobs_per_worker_max: 3,
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
-        class: None,
+        ..Cluster::example()
     };
     let stream = |name: &str| Stream {
         name: StreamName::new(name).expect("a name"),

@@ -45,6 +45,7 @@ fn desired(namespace: Option<&str>, pipelines: usize) -> Arc<Desired> {
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
         class: Some(class),
+        ..Cluster::example()
     };
     let node = Node { class: blue.clone(), next: BTreeSet::new() };
     let node = BTreeMap::from([(NodeName::new("first").expect("a name"), node)]);

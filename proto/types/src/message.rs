@@ -86,6 +86,32 @@ pub struct Hello {
     pub cell: Option<CellId>,
 }
 
+impl Hello {
+    /// The first hello of a worker's first agent, for tests and examples: it stops its worker, and
+    /// sends nothing that is optional.
+    #[must_use]
+    pub fn example(worker: WorkerKey) -> Self {
+        let WorkerKey { cluster, worker } = worker;
+        Self {
+            protocol: PROTOCOL_VERSION,
+            cluster,
+            worker,
+            incarnation: Incarnation(1),
+            link: LinkNumber(1),
+            epoch_seen: None,
+            term_seen: TermId(0),
+            stops_worker: true,
+            generation: 0,
+            address: None,
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
+            version: None,
+            cell: None,
+        }
+    }
+}
+
 /// The process that an agent is, as a person finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentProcess {

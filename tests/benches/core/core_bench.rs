@@ -321,23 +321,7 @@ impl Agent {
     }
 
     fn hello(&self, fresh: bool) -> Hello {
-        Hello {
-            protocol: PROTOCOL_VERSION,
-            cluster: self.key.cluster.clone(),
-            worker: self.key.worker.clone(),
-            incarnation: Incarnation(1),
-            link: LinkNumber(1),
-            epoch_seen: (!fresh).then_some(Epoch(1)),
-            term_seen: TermId(0),
-            cell: None,
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
-            stops_worker: true,
-            generation: 0,
-            address: None,
-            version: None,
-        }
+        Hello { epoch_seen: (!fresh).then_some(Epoch(1)), ..Hello::example(self.key.clone()) }
     }
 
     fn report(&mut self) -> Report {

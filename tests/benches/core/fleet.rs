@@ -77,10 +77,7 @@ impl Shape {
             jobs_per_worker_max: 100,
             drain_deadline: Duration::from_secs(60),
             ttl: Duration::from_secs(30),
-            floor: 0,
-            lost_after: None,
-            rollout_order: RolloutOrder::Newest,
-            class: None,
+            ..Cluster::example()
         };
         let clusters: BTreeMap<_, _> =
             (0..self.clusters).map(|at| (self.cluster_of(at), Arc::new(cluster.clone()))).collect();

@@ -90,6 +90,7 @@ impl Cell {
                 drain_deadline: TTL,
                 ttl: TTL,
                 class: Some(class),
+                ..Cluster::example()
             };
             desired.clusters.insert(class_name(name), Arc::new(cluster));
         }
@@ -128,21 +129,7 @@ impl Cell {
 
     fn join(&mut self, conn: ConnId, class: &ClusterName, worker: &WorkerName) {
         let hello = Hello {
-            protocol: 1,
-            cluster: class.clone(),
-            worker: worker.clone(),
-            incarnation: Incarnation(1),
-            link: LinkNumber(1),
-            epoch_seen: None,
-            term_seen: TermId(0),
-            cell: None,
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
-            stops_worker: true,
-            generation: 0,
-            address: None,
-            version: None,
+            ..Hello::example(WorkerKey { cluster: class.clone(), worker: worker.clone() })
         };
         let report = Report {
             epoch: Epoch(1),

@@ -267,6 +267,7 @@ fn cluster(jobs_max: u32, class: Option<Class>) -> Cluster {
         drain_deadline: TTL,
         ttl: TTL,
         class,
+        ..Cluster::example()
     }
 }
 

@@ -19,10 +19,7 @@ pub(crate) fn desired(streams: usize) -> Desired {
         jobs_per_worker_max: 1,
         drain_deadline: TTL,
         ttl: TTL,
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
-        class: None,
+        ..Cluster::example()
     };
     let stream = |number| Stream {
         name: StreamName::new(&format!("x{number}")).expect("a name"),
@@ -54,23 +51,7 @@ pub(crate) fn worker(number: usize) -> WorkerKey {
 
 /// The first hello of its agent.
 pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
-    Hello {
-        protocol: 1,
-        cluster: worker.cluster,
-        worker: worker.worker,
-        incarnation,
-        link: LinkNumber(1),
-        epoch_seen: None,
-        term_seen: TermId(0),
-        cell: None,
-        identity: None,
-        take_over: false,
-        knows_from: Incarnation(0),
-        stops_worker: true,
-        generation: 0,
-        address: None,
-        version: None,
-    }
+    Hello { incarnation, ..Hello::example(worker) }
 }
 
 fn cluster() -> ClusterName {

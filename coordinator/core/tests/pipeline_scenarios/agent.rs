@@ -105,6 +105,7 @@ impl Agent {
             stops_worker: !self.file,
             address: self.address.clone(),
             version: Some(Version::own()),
+            ..Hello::example(self.key.clone())
         };
         let held = self.held.iter().map(|(stream, (token, load))| HeldStream {
             stream: stream.clone(),

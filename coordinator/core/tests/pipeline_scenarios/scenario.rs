@@ -175,6 +175,7 @@ impl PipelineScenario {
                 },
                 handover_deadline: Duration::from_secs(30),
             }),
+            ..Cluster::example()
         };
         self.desire(|desired| _ = desired.clusters.insert(class(name), Arc::new(cluster)));
     }

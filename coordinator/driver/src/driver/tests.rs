@@ -122,15 +122,7 @@ impl LeadingDriver {
         };
         self.put(SessionEvent::Agent(AgentMessage::Hello(Hello {
             epoch_seen: Some(Epoch(1)),
-            term_seen: TermId(0),
-            cell: None,
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
-            stops_worker: true,
-            generation: 0,
-            address: None,
-            version: None,
+            ..Hello::example(worker)
         })));
         let welcome = self.next().await;
         assert!(matches!(welcome, CoordinatorMessage::Welcome(_)), "{welcome:?}");
@@ -293,10 +285,7 @@ fn desired() -> Desired {
         jobs_per_worker_max: 3,
         drain_deadline: LONG,
         ttl: TTL,
-        floor: 0,
-        lost_after: None,
-        rollout_order: RolloutOrder::Newest,
-        class: None,
+        ..Cluster::example()
     };
     let stream =
         Stream { name: StreamName::new("a").expect("a name"), weight: 1, dedicated: false };

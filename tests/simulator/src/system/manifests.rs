@@ -49,8 +49,7 @@ impl Manifests {
                 ttl: profile.ttl,
                 floor: u32::from(rng.u8(0..4) == 0),
                 lost_after: profile.lost_after,
-                rollout_order: RolloutOrder::Newest,
-                class: None,
+                ..Cluster::example()
             };
             desired.clusters.insert(name, Arc::new(cluster));
         }

@@ -39,6 +39,7 @@ pub(crate) fn class(rng: &mut Rng, profile: &Profile) -> Cluster {
         drain_deadline: profile.ttl * rng.u32(2..=8),
         ttl: profile.ttl,
         class: Some(class),
+        ..Cluster::example()
     }
 }
 

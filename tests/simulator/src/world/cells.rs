@@ -86,7 +86,7 @@ impl World {
             epoch_seen: tells_epoch.then_some(Epoch(epoch.0 + ahead)),
             term_seen: TermId(OTHER.0 as u64),
             cell: Some(OTHER),
-            ..hello_of(key)
+            ..Hello::example(key)
         };
         self.core_event(leader, Event::Hello(STRAY, hello, None));
     }

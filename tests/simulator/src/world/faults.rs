@@ -284,7 +284,7 @@ impl World {
         let worker = WorkerName::new("stranger").expect("a name");
         let hello = Hello {
             epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
-            ..hello_of(WorkerKey { cluster, worker })
+            ..Hello::example(WorkerKey { cluster, worker })
         };
         self.core_event(leader, Event::Hello(STRANGER, hello, None));
     }
