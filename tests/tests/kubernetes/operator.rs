@@ -193,3 +193,93 @@ spec:
     });
     assert_eq!(left[0]["metadata"]["name"], "swarm-0");
 }
+
+/// Whether the condition `Ready` is true.
+fn is_ready(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// A workload of two workers, which `more` describes, and the cluster that scales it.
+fn adopted(fixture: &FleetFixture, kind: &str, jobs: u64, more: &str) -> String {
+    format!(
+        r"
+apiVersion: apps/v1
+kind: {kind}
+metadata: {{name: swarm}}
+spec:
+  {more}
+  selector: {{matchLabels: {{app: swarm}}}}
+  template:
+    metadata: {{labels: {{app: swarm, leasehold.dev/cluster: swarm}}}}
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: swarm}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 1
+  workloadRef: {{kind: {kind}, name: swarm, scale: true}}
+",
+        fixture.affinity()
+    )
+}
+
+const NEW_TEMPLATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"build":"2"}}}}}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stateful_set_that_keeps_an_earlier_template_is_ready_and_scales() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("on-delete");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let of = |jobs| {
+        let more = "podManagementPolicy: Parallel\n  updateStrategy: {type: OnDelete}";
+        adopted(&fixture, "StatefulSet", jobs, more)
+    };
+    fixture.apply(&of(2));
+    fixture
+        .wait_for("2 workers", "wc", "swarm", |cluster| connected(cluster, 2) && is_ready(cluster));
+    fixture.kubectl(&["patch", "statefulset/swarm", "--patch", NEW_TEMPLATE]);
+    fixture.wait_for("a revision that no pod has", "statefulset", "swarm", |set| {
+        set["status"]["updateRevision"] != set["status"]["currentRevision"]
+    });
+    // The status is that of a later moment only where it counts another number of workers.
+    fixture.apply(&of(3));
+    fixture
+        .wait_for("3 workers", "wc", "swarm", |cluster| connected(cluster, 3) && is_ready(cluster));
+    fixture.apply(&of(1));
+    fixture
+        .wait_for("1 worker", "wc", "swarm", |cluster| connected(cluster, 1) && is_ready(cluster));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_paused_deployment_is_reported_scales_in_and_goes_on_once_resumed() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("paused");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let of = |jobs| adopted(&fixture, "Deployment", jobs, "progressDeadlineSeconds: 600");
+    fixture.apply(&of(2));
+    fixture
+        .wait_for("2 workers", "wc", "swarm", |cluster| connected(cluster, 2) && is_ready(cluster));
+    fixture.kubectl(&["rollout", "pause", "deployment/swarm"]);
+    fixture.kubectl(&["patch", "deployment/swarm", "--patch", NEW_TEMPLATE]);
+    fixture.wait_for("a condition that says what to do", "wc", "swarm", |cluster| {
+        let conditions = cluster["status"]["conditions"].to_string();
+        conditions.contains("RolloutPaused")
+            && conditions.contains("kubectl rollout resume deployment/swarm")
+    });
+    fixture.kubectl(&["scale", "wc", "swarm", "--replicas=1"]);
+    fixture.wait_for("1 worker", "wc", "swarm", |cluster| connected(cluster, 1));
+    let is_smaller = |deployment: &Value| deployment["spec"]["replicas"] == 1;
+    fixture.wait_for("1 replica", "deployment", "swarm", is_smaller);
+    fixture.kubectl(&["rollout", "resume", "deployment/swarm"]);
+    fixture.wait_for("the new template", "deployment", "swarm", |deployment| {
+        let status = &deployment["status"];
+        status["updatedReplicas"] == 1 && status["replicas"] == 1
+    });
+    fixture.wait_for("no such condition", "wc", "swarm", is_ready);
+}

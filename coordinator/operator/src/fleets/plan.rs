@@ -156,8 +156,7 @@ fn scale_in(
     };
     let decision = scale_in::decide(facts, scale, own_pods);
     let WorkloadFacts { kind, name, replicas, stuck, .. } = facts;
-    let holds =
-        |_: &&String| *replicas > desired && (stuck.is_some() || !facts.has_mixed_templates());
+    let holds = |_: &&String| *replicas > desired && (stuck.is_some() || !facts.is_rolling_out());
     plan.blocked = match (decision.waits.as_ref().filter(holds), stuck) {
         (None, stuck) => stuck.as_ref().map(|why| format!("{kind:?} {name}: {why}")),
         (Some(waits), stuck) => {
@@ -179,7 +178,7 @@ fn plan_restarts(
     plan: &mut FleetPlan,
     state: &mut ReconcilerState,
 ) {
-    if facts.has_mixed_templates() {
+    if facts.is_rolling_out() {
         return;
     }
     let round = state.restarts.entry(name.clone()).or_default();

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fleets::fixtures::{self, facts, pod};
+use crate::fleets::workload::StuckReason;
 
 const START: Moment = Moment(1_000_000_000_000);
 
@@ -206,7 +207,8 @@ fn does_not_write_a_new_template_with_fewer_replicas() {
 #[test]
 fn reports_a_scale_in_blocked_by_a_stuck_rollout() {
     let mixed = ["a jobs=1 labelled", "b hash=old scale-in absent cost"];
-    let stuck = WorkloadFacts { stuck: Some("too late".into()), updated: 1, ..applied(2, 2) };
+    let stuck = Some(StuckReason::Reported("too late".into()));
+    let stuck = WorkloadFacts { stuck, updated: 1, ..applied(2, 2) };
     let plan = plan_for(2, Some(stuck), &mixed, &mut ReconcilerState::default());
     assert_eq!(words(&plan), ["apply 2"]);
     assert_eq!(

@@ -248,7 +248,7 @@ fn is_removed_first(it: &WorkerPod) -> bool {
 fn is_rolling(facts: &WorkloadFacts, own_pods: &[WorkerPod], active: &[usize]) -> bool {
     let templates: BTreeSet<_> = active.iter().map(|it| &own_pods[*it].pod.template_hash).collect();
     let is_unread = facts.observed_generation < facts.generation;
-    templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.has_mixed_templates())
+    templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.is_rolling_out())
 }
 
 fn is_marked(it: &WorkerPod) -> bool {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fleets::fixtures::{facts, ordinal_pod, pod};
+use crate::fleets::workload::StuckReason;
 
 /// The decision, by the names of pods.
 #[derive(Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ fn waits_for_a_rollout_also_when_it_is_stuck() {
     ];
     let mut rolling = facts(WorkloadKind::Deployment, 4);
     rolling.updated = 2;
-    for stuck in [None, Some("deadline".to_owned())] {
+    for stuck in [None, Some(StuckReason::Paused), Some(StuckReason::Reported("late".into()))] {
         rolling.stuck = stuck;
         let decision = of(&rolling, 2, &own_pods);
         assert!(decision.waits);
@@ -170,8 +171,10 @@ fn does_not_wait_for_a_stuck_rollout_without_new_pods() {
     let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost")];
     let mut stuck = facts(WorkloadKind::Deployment, 2);
     stuck.updated = 0;
-    stuck.stuck = Some("quota".into());
-    assert_eq!(of(&stuck, 1, &own_pods), decided(&[], &[], 1));
+    for why in [StuckReason::Reported("quota".into()), StuckReason::Paused] {
+        stuck.stuck = Some(why);
+        assert_eq!(of(&stuck, 1, &own_pods), decided(&[], &[], 1));
+    }
     // The controller has not observed the newest spec.
     stuck.generation = 2;
     assert_eq!(of(&stuck, 1, &own_pods).replicas, 2);

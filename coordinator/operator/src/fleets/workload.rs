@@ -2,11 +2,13 @@
 //! [`super::scale_in`] decides that it gets smaller.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
@@ -19,6 +21,8 @@ use super::fleet::Fleet;
 use super::replicas::{ReplicasAt, ReplicasManager};
 use super::scaling::DesiredScale;
 
+/// The number of a Deployment's newest ReplicaSet, on the Deployment.
+const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
 /// The part of a workload's pods that may be away at once, unless its strategy says otherwise.
 const UNAVAILABLE_PERCENT: u32 = 25;
 
@@ -52,12 +56,31 @@ pub(crate) struct WorkloadState {
 /// How far a rollout has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rollout {
-    /// Every pod is of the newest template, and available.
+    /// Every pod that the controller updates by itself is of the newest template, and all are
+    /// available.
     Complete,
     /// Pods are being replaced, added or removed.
     Progressing,
     /// It makes no progress, for this reason.
-    Stuck(String),
+    Stuck(StuckReason),
+}
+
+/// Why a rollout makes no progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StuckReason {
+    /// A user has paused it before its end.
+    Paused,
+    /// Its controller says this.
+    Reported(String),
+}
+
+impl fmt::Display for StuckReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused => f.write_str("its rollout is paused"),
+            Self::Reported(why) => f.write_str(why),
+        }
+    }
 }
 
 /// How the coordinator treats a workload.
@@ -99,10 +122,13 @@ pub(super) struct WorkloadFacts {
     pub(super) updated: u32,
     pub(super) ready: u32,
     pub(super) available: u32,
+    /// Pods that keep an earlier template until a user acts: all of a StatefulSet with the strategy
+    /// `OnDelete`, otherwise those below its partition.
+    pub(super) held_back: u32,
     /// How many of its pods may be away at once, by its own strategy; at least 1.
     pub(super) unavailable_max: u32,
-    /// Why its rollout makes no progress, as its controller says.
-    pub(super) stuck: Option<String>,
+    /// Why its rollout makes no progress.
+    pub(super) stuck: Option<StuckReason>,
     /// Another manager that sets its replicas.
     pub(super) replicas_manager: Option<ReplicasManager>,
     /// The ordinal of a StatefulSet's first pod.
@@ -156,6 +182,16 @@ impl WorkloadFacts {
                 && condition.status.as_deref() == Some("False")
                 && condition.reason.as_deref() == Some("ProgressDeadlineExceeded")
         });
+        let stuck = stuck.map(|condition| {
+            let message = condition.message;
+            StuckReason::Reported(
+                message.unwrap_or_else(|| "its progress deadline has passed".into()),
+            )
+        });
+        // The revision is written with the first ReplicaSet, which a pause prevents as well.
+        let revision = object.annotations().get(REVISION_ANNOTATION);
+        let is_behind = status.updated_replicas < status.replicas || revision.is_none();
+        let is_paused = spec.paused == Some(true) && is_behind;
         Some(Self {
             kind: WorkloadKind::Deployment,
             observed_generation: status.observed_generation.unwrap_or(0),
@@ -170,9 +206,7 @@ impl WorkloadFacts {
                 }),
                 count(spec.replicas.or(Some(1))),
             ),
-            stuck: stuck.map(|condition| {
-                condition.message.unwrap_or_else(|| "its progress deadline has passed".into())
-            }),
+            stuck: stuck.or_else(|| is_paused.then_some(StuckReason::Paused)),
             ..Self::of(&object.metadata, &spec.template)
         })
     }
@@ -185,6 +219,11 @@ impl WorkloadFacts {
         // The controller reports no updated pods once all are updated.
         let all_updated = status.current_revision == status.update_revision;
         let updated = if all_updated { Some(status.replicas) } else { status.updated_replicas };
+        let strategy = spec.update_strategy.as_ref();
+        let rolling_update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let is_on_delete =
+            strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
+        let partition = rolling_update.and_then(|update| update.partition);
         Some(Self {
             kind: WorkloadKind::StatefulSet,
             observed_generation: status.observed_generation.unwrap_or(0),
@@ -193,10 +232,9 @@ impl WorkloadFacts {
             updated: count(updated),
             ready: count(status.ready_replicas),
             available: count(status.available_replicas),
+            held_back: if is_on_delete { u32::MAX } else { count(partition) },
             unavailable_max: unavailable_max(
-                spec.update_strategy.as_ref().and_then(|strategy| {
-                    strategy.rolling_update.as_ref()?.max_unavailable.as_ref()
-                }),
+                rolling_update.and_then(|update| update.max_unavailable.as_ref()),
                 count(spec.replicas.or(Some(1))),
             ),
             first_ordinal: count(first),
@@ -261,13 +299,13 @@ impl WorkloadFacts {
         ReplicasAt { replicas: self.replicas.into(), generation: self.generation }
     }
 
-    /// How far its rollout has come.
+    /// How far its rollout has come, as `kubectl rollout status` counts.
     pub(super) fn rollout(&self) -> Rollout {
         if let Some(why) = &self.stuck {
             return Rollout::Stuck(why.clone());
         }
         let seen = self.observed_generation >= self.generation;
-        let full = self.updated == self.replicas && self.pods == self.replicas;
+        let full = self.updated >= self.updated_wanted() && self.pods == self.replicas;
         if seen && full && self.available >= self.replicas {
             Rollout::Complete
         } else {
@@ -275,9 +313,16 @@ impl WorkloadFacts {
         }
     }
 
-    /// Whether pods of different templates are there, or may be.
-    pub(super) fn has_mixed_templates(&self) -> bool {
-        self.observed_generation < self.generation || self.updated < self.pods
+    /// Whether its controller has yet to replace pods of an earlier template, or to read its newest
+    /// spec.
+    pub(super) fn is_rolling_out(&self) -> bool {
+        let is_unread = self.observed_generation < self.generation;
+        is_unread || self.updated < self.pods.min(self.updated_wanted())
+    }
+
+    /// How many pods its controller brings to the newest template by itself.
+    fn updated_wanted(&self) -> u32 {
+        self.replicas.saturating_sub(self.held_back)
     }
 }
 

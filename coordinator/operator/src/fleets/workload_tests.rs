@@ -104,8 +104,8 @@ fn a_rollout_is_complete_when_all_pods_are_new_and_available() {
     ] {
         assert_eq!(part.rollout(), Rollout::Progressing);
     }
-    let stuck = WorkloadFacts { stuck: Some("deadline".into()), ..all };
-    assert_eq!(stuck.rollout(), Rollout::Stuck("deadline".into()));
+    let stuck = WorkloadFacts { stuck: Some(StuckReason::Paused), ..all };
+    assert_eq!(stuck.rollout(), Rollout::Stuck(StuckReason::Paused));
 }
 
 #[test]
@@ -145,6 +145,69 @@ fn reads_the_facts_of_a_deployment() {
     assert_eq!(facts.controller.as_deref(), Some("cluster-uid"));
     assert_eq!(facts.created_for.as_deref(), Some("ci"));
     assert_eq!((facts.digest.as_deref(), facts.template_generation), (Some("abc"), 3));
-    assert_eq!(facts.rollout(), Rollout::Stuck("it has timed out".into()));
-    assert!(facts.has_mixed_templates());
+    assert_eq!(facts.rollout(), Rollout::Stuck(StuckReason::Reported("it has timed out".into())));
+    assert!(facts.is_rolling_out());
+}
+
+/// The facts of a StatefulSet of three pods, of which `updated` have the newest template.
+fn stateful_set(strategy: serde_json::Value, updated: u32) -> WorkloadFacts {
+    let object: StatefulSet = serde_json::from_value(json!({
+        "metadata": { "name": "ci", "uid": "u", "generation": 2 },
+        "spec": {
+            "replicas": 3, "selector": {}, "serviceName": "", "template": {},
+            "updateStrategy": strategy,
+        },
+        "status": {
+            "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "availableReplicas": 3,
+            "updatedReplicas": updated, "currentRevision": "ci-1", "updateRevision": "ci-2",
+        },
+    }))
+    .unwrap();
+    WorkloadFacts::of_stateful_set(&object).unwrap()
+}
+
+#[test]
+fn a_stateful_set_is_complete_once_its_controller_replaces_no_more_pods() {
+    let on_delete = json!({ "type": "OnDelete" });
+    let partition = json!({ "type": "RollingUpdate", "rollingUpdate": { "partition": 2 } });
+    let beyond = json!({ "type": "RollingUpdate", "rollingUpdate": { "partition": 9 } });
+    for (strategy, updated, is_complete) in [
+        (json!({ "type": "RollingUpdate" }), 2, false),
+        (json!({ "type": "RollingUpdate" }), 3, true),
+        (on_delete.clone(), 0, true),
+        (on_delete.clone(), 2, true),
+        (partition.clone(), 0, false),
+        (partition, 1, true),
+        (beyond, 0, true),
+    ] {
+        let facts = stateful_set(strategy.clone(), updated);
+        assert_eq!(facts.rollout() == Rollout::Complete, is_complete, "{strategy} {updated}");
+        assert_eq!(facts.is_rolling_out(), !is_complete, "{strategy} {updated}");
+    }
+    let unavailable = WorkloadFacts { available: 2, ..stateful_set(on_delete, 0) };
+    assert_eq!(unavailable.rollout(), Rollout::Progressing);
+}
+
+#[test]
+fn a_paused_deployment_is_stuck_while_its_template_waits() {
+    let of = |revision: Option<&str>, pods: u32, updated: u32| {
+        let mut object: Deployment = serde_json::from_value(json!({
+            "metadata": { "name": "ci", "generation": 2 },
+            "spec": { "replicas": 3, "selector": {}, "template": {}, "paused": true },
+            "status": {
+                "observedGeneration": 2, "replicas": pods, "updatedReplicas": updated,
+                "availableReplicas": pods,
+            },
+        }))
+        .unwrap();
+        let annotation = |number: &str| (REVISION_ANNOTATION.to_owned(), number.to_owned());
+        object.metadata.annotations = Some(revision.map(annotation).into_iter().collect());
+        WorkloadFacts::of_deployment(&object).unwrap().rollout()
+    };
+    assert_eq!(of(Some("1"), 3, 3), Rollout::Complete);
+    assert_eq!(of(Some("1"), 2, 2), Rollout::Progressing);
+    assert_eq!(of(Some("1"), 3, 0), Rollout::Stuck(StuckReason::Paused));
+    assert_eq!(of(Some("1"), 3, 1), Rollout::Stuck(StuckReason::Paused));
+    // One that was created paused has no ReplicaSet.
+    assert_eq!(of(None, 0, 0), Rollout::Stuck(StuckReason::Paused));
 }

@@ -10,7 +10,7 @@ use leasehold_kube_api::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, 
 use leasehold_platform_kube::pods::PodFacts;
 
 use super::super::InjectionCounts;
-use super::super::workload::{Rollout, WorkloadState};
+use super::super::workload::{Rollout, StuckReason, WorkloadState};
 use crate::conditions::{
     AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
     REPLICAS_MANAGED, SCALING_LIMITED, STALLED, invalid_spec,
@@ -127,9 +127,16 @@ fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionR
     if let Some((reason, message)) = &workload.problem {
         return Some(ConditionReason::new(reason, message.clone()));
     }
+    let WorkloadState { kind, name, .. } = workload;
     match &workload.rollout {
-        Rollout::Stuck(why) => {
-            let WorkloadState { kind, name, .. } = workload;
+        Rollout::Stuck(StuckReason::Paused) => {
+            let message = format!(
+                "the rollout of {kind:?} {name} is paused, so its newest template has to wait; to \
+                 go on: kubectl rollout resume deployment/{name}"
+            );
+            Some(ConditionReason::new("RolloutPaused", message))
+        }
+        Rollout::Stuck(StuckReason::Reported(why)) => {
             let message = format!(
                 "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest \
                  pods, and change the template or undo the change"

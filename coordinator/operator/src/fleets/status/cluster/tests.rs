@@ -12,7 +12,7 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::json;
 
 use super::super::super::InjectionCounts;
-use super::super::super::workload::{Rollout, WorkloadState};
+use super::super::super::workload::{Rollout, StuckReason, WorkloadState};
 use super::*;
 
 fn pod(name: &str, deleted: bool) -> Arc<PodFacts> {
@@ -165,7 +165,9 @@ fn a_change_that_ends_by_itself_is_progressing() {
 fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     let refused = ClusterFacts { problem: Some("spec.lease.ttl: too short".into()), ..facts() };
     let refused = ClusterFacts { in_force: Some(2), ..refused };
-    let stuck = with_workload(|it| it.rollout = Rollout::Stuck("ProgressDeadlineExceeded".into()));
+    let stuck = StuckReason::Reported("ProgressDeadlineExceeded".into());
+    let stuck = with_workload(|it| it.rollout = Rollout::Stuck(stuck));
+    let paused = with_workload(|it| it.rollout = Rollout::Stuck(StuckReason::Paused));
     let absent = with_workload(|it| {
         it.problem =
             Some(("WorkloadNotFound", "Deployment builds does not exist: create it".into()));
@@ -173,6 +175,7 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     for (facts, reason, part) in [
         (refused, "InvalidSpec", "generation 2 stays in force until the spec is corrected"),
         (stuck, "RolloutBlocked", "change the template or undo the change"),
+        (paused, "RolloutPaused", "kubectl rollout resume deployment/builds"),
         (absent, "WorkloadNotFound", "create it"),
     ] {
         let (words, message) = words(&facts);
