@@ -21,9 +21,12 @@ pub const MESSAGE_CHARS_MAX: usize = 1_024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerClusterStatus {
-    /// The generation of the spec that the rest of the status describes.
+    /// The generation of the newest spec that the coordinator has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The generation of the spec in force: an earlier one while the newest is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force_generation: Option<i64>,
     /// The conditions: Ready, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -153,9 +156,12 @@ pub enum WorkerPhase {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamSetStatus {
-    /// The generation of the spec that the rest of the status describes.
+    /// The generation of the newest spec that the coordinator has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The generation of the spec in force: an earlier one while the newest is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force_generation: Option<i64>,
     /// The conditions: Ready, Converged, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

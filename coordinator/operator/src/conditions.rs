@@ -13,7 +13,10 @@ pub(crate) const PROGRESSING: &str = "Progressing";
 pub(crate) const DEGRADED: &str = "Degraded";
 /// Nothing progresses until a user acts. The condition is present only while it is true, as kstatus
 /// expects.
-pub(crate) const STALLED: &str = "Stalled";
+const STALLED: &str = "Stalled";
+/// A change is in progress, and nothing stalls it. The condition is present only while it is true,
+/// as kstatus expects.
+const RECONCILING: &str = "Reconciling";
 /// Some pods have an outdated agent. The condition is present only while it is true.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
 /// The limits of a class keep it from the number of workers asked for. The condition is present
@@ -98,12 +101,22 @@ pub(super) fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
 
 /// The generation in force: `in_force` if known, else the generation in the last status, while the
 /// core has the object.
-pub(crate) fn observed_generation(
+pub(crate) fn in_force_generation(
     in_force: Option<i64>,
     is_there: bool,
     before: Option<i64>,
 ) -> Option<i64> {
     in_force.or(before.filter(|_| is_there))
+}
+
+/// The condition that kstatus reads before `Ready`: `Stalled`, or `Reconciling`, or neither. It
+/// takes the first of them that is true, and an object that is stalled waits for nothing.
+pub(crate) fn stalled_or_reconciling(
+    stalled: Option<ConditionReason>,
+    progressing: Option<ConditionReason>,
+) -> Option<DesiredCondition> {
+    let stalled = stalled.map(|why| DesiredCondition::new(STALLED, true, why));
+    stalled.or_else(|| progressing.map(|why| DesiredCondition::new(RECONCILING, true, why)))
 }
 
 /// The reason for an invalid newest spec.

@@ -133,7 +133,11 @@ impl RolloutScenario {
                     && number(&object, "/status/availableReplicas") == workers
             }
         };
-        let is_seen = object["status"]["observedGeneration"] == object["metadata"]["generation"];
+        let seen = match self.workload {
+            WorkloadKind::WorkerCluster => "inForceGeneration",
+            WorkloadKind::Deployment { .. } => "observedGeneration",
+        };
+        let is_seen = object["status"][seen] == object["metadata"]["generation"];
         let running = self.jobs_running();
         let pods = self.fixture.all_pods().len();
         if is_settled && is_seen && running == jobs && pods as u64 == workers {

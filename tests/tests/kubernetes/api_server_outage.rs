@@ -48,7 +48,7 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     assert!(meanwhile.len() > 100, "work went on: {} jobs were begun", meanwhile.len());
     fixture.apply(&fixture.builds(6, STREAMS, "10s"));
     fixture.wait_for("the new budget in the status", "wc", "builds", |it| {
-        it["status"]["observedGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
+        it["status"]["inForceGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
     });
     assert_eq!(fixture.replicas.leader(), leader, "no other replica took over");
     fixture.end();

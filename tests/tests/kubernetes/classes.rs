@@ -47,7 +47,7 @@ fn wait_for_workers(fixture: &FleetFixture, workers: u64, placed: &str) {
     fixture.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
         let status = &it["status"];
         let count = |field: &str| status["workers"][field].as_u64();
-        status["observedGeneration"] == it["metadata"]["generation"]
+        status["inForceGeneration"] == it["metadata"]["generation"]
             && (count("connected"), count("draining")) == (Some(workers), Some(0))
             && status["replicas"].as_u64() == Some(workers)
             && status["load"]["placed"] == placed

@@ -33,7 +33,7 @@ fn reasons(fixture: &FleetFixture) -> String {
 }
 
 fn connected(cluster: &Value, workers: u64) -> bool {
-    cluster["status"]["observedGeneration"] == cluster["metadata"]["generation"]
+    cluster["status"]["inForceGeneration"] == cluster["metadata"]["generation"]
         && cluster.pointer("/status/workers/connected").and_then(Value::as_u64) == Some(workers)
         && cluster.pointer("/status/workers/draining").and_then(Value::as_u64) == Some(0)
 }

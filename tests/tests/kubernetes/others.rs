@@ -132,7 +132,7 @@ spec:
     let before = generation(&fixture);
     fixture.apply(&adopting(8, true));
     fixture.wait_for("the new spec", "wc", "builds", |it| {
-        it["status"]["observedGeneration"] == it["metadata"]["generation"]
+        it["status"]["inForceGeneration"] == it["metadata"]["generation"]
     });
     until_left_to(&fixture, "kube-controller-manager", || ());
     assert_eq!(generation(&fixture), before);

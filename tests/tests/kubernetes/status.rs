@@ -41,7 +41,7 @@ fn condition<'a>(object: &'a Value, type_: &str) -> Option<(&'a str, &'a str)> {
 }
 
 fn is_of_newest(object: &Value) -> bool {
-    object["status"]["observedGeneration"] == object["metadata"]["generation"]
+    object["status"]["inForceGeneration"] == object["metadata"]["generation"]
 }
 
 /// Whether an event of this reason is about an object of this kind.
@@ -57,6 +57,39 @@ fn was_told(fixture: &FleetFixture, reason: &str, kind: &str) -> bool {
     })
 }
 
+/// The set is valid by itself: only the last status names the generation that stays in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("edits");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    let observed =
+        |object: &Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
+    fixture.apply(&manifest(&fixture, "builds"));
+    let waits = Some(("True", "NoWorkers"));
+    fixture.wait_for("a set that waits for workers", "ss", "feeds", |set| {
+        is_of_newest(set) && observed(set) && condition(set, "Degraded") == waits
+    });
+    fixture.wait_for("a cluster that waits for pods", "wc", "builds", |cluster| {
+        is_of_newest(cluster)
+            && condition(cluster, "Reconciling").is_some_and(|(status, _)| status == "True")
+    });
+    fixture.apply(&manifest(&fixture, "nowhere"));
+    fixture.wait_for("the newest generation, stalled", "ss", "feeds", |set| {
+        let conditions = set["status"]["conditions"].to_string();
+        set["metadata"]["generation"] == 2
+            && observed(set)
+            && set["status"]["inForceGeneration"] == 1
+            && condition(set, "Stalled") == Some(("True", "InvalidSpec"))
+            && condition(set, "Reconciling").is_none()
+            && conditions.contains("generation 1 stays in force until the spec is corrected")
+    });
+    fixture.apply(&manifest(&fixture, "builds"));
+    fixture.wait_for("the corrected generation", "ss", "feeds", |set| {
+        is_of_newest(set) && observed(set) && condition(set, "Stalled").is_none()
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn status_and_events_are_current_before_and_after_a_failover() {
     let Some(cluster) = Cluster::shared() else { return };
@@ -66,7 +99,8 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
 
     fixture.apply(&manifest(&fixture, "nowhere"));
     fixture.wait_for("a set without a cluster", "ss", "feeds", |set| {
-        condition(set, "Degraded") == Some(("True", "InvalidSpec")) && !is_of_newest(set)
+        condition(set, "Degraded") == Some(("True", "InvalidSpec"))
+            && set["status"]["inForceGeneration"].is_null()
     });
     fixture.apply(&manifest(&fixture, "builds"));
     let wait = ["wait", "--for=condition=Ready", "--timeout=120s", "wc/builds", "ss/feeds"];

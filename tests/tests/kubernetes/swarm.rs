@@ -56,7 +56,7 @@ fn wait_converged(fixture: &FleetFixture, workers: usize) -> Layout {
         let converged =
             conditions.iter().any(|it| it["type"] == "Converged" && it["status"] == "True");
         converged
-            && set["status"]["observedGeneration"] == set["metadata"]["generation"]
+            && set["status"]["inForceGeneration"] == set["metadata"]["generation"]
             && set["status"]["workers"]["total"] == workers
     });
     let layout = layout(fixture).expect("every worker has its file");

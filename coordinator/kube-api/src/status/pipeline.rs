@@ -12,9 +12,12 @@ pub const SHARES_LISTED_MAX: usize = 50;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerClassStatus {
-    /// The generation of the spec that the rest of the status describes.
+    /// The generation of the newest spec that the coordinator has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The generation of the spec in force: an earlier one while the newest is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force_generation: Option<i64>,
     /// The conditions: Ready, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -52,9 +55,12 @@ pub struct ClassLoad {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PipelineStatus {
-    /// The generation of the spec that the rest of the status describes.
+    /// The generation of the newest spec that the coordinator has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The generation of the spec in force: an earlier one while the newest is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force_generation: Option<i64>,
     /// Pending, Plotted, Ready or Broken.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,

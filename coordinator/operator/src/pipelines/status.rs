@@ -9,8 +9,8 @@ use leasehold_kube_api::status::{
 };
 
 use crate::conditions::{
-    ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, STALLED, conditions,
-    invalid_spec, observed_generation,
+    ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, conditions,
+    in_force_generation, invalid_spec, stalled_or_reconciling,
 };
 
 /// The facts of a pipeline.
@@ -48,7 +48,7 @@ pub(super) fn of_pipeline(
     now: Timestamp,
 ) -> PipelineStatus {
     let in_force =
-        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+        in_force_generation(facts.in_force, facts.view.is_some(), before.in_force_generation);
     let (progress, why) = progress(facts.view.as_ref());
     let problem = facts.problem.as_ref().map(|problem| invalid_spec(problem, in_force));
     let stalled = problem.or_else(|| facts.blocked.clone());
@@ -68,10 +68,12 @@ pub(super) fn of_pipeline(
         ),
     };
     let is_moving = matches!(progress, PipelineProgress::Progressing | PipelineProgress::Broken);
-    let mut desired = vec![ready, DesiredCondition::new(PROGRESSING, is_moving, why), degraded];
-    desired.extend(stalled.map(|stalled| DesiredCondition::new(STALLED, true, stalled)));
+    let progressing = DesiredCondition::new(PROGRESSING, is_moving, why.clone());
+    let mut desired = vec![ready, progressing, degraded];
+    desired.extend(stalled_or_reconciling(stalled, is_moving.then_some(why)));
     let mut status = PipelineStatus {
-        observed_generation: in_force,
+        observed_generation: facts.generation,
+        in_force_generation: in_force,
         conditions: conditions(desired, &before.conditions, facts.generation, now),
         ..PipelineStatus::default()
     };

@@ -55,7 +55,7 @@ fn the_dashboard_shows_the_one_cluster_that_its_caller_may_read() {
 
     // A page that is opened anew shows no other cluster, although the caller may read it, too.
     namespace.apply(OTHER);
-    namespace.until("wc/green", ".status.observedGeneration", "1");
+    namespace.until("wc/green", ".status.inForceGeneration", "1");
     browser.open("about:blank");
     browser.open(&dashboard.page());
     browser.until("both workers", two, &[]);

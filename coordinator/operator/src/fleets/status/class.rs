@@ -6,7 +6,7 @@ use leasehold_kube_api::names;
 use leasehold_kube_api::status::{ClassLoad, WorkerClassStatus, WorkloadStatus};
 
 use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
-use crate::conditions::{ConditionReason, conditions, observed_generation, without_messages};
+use crate::conditions::{ConditionReason, conditions, in_force_generation, without_messages};
 
 /// The core's view of a class.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(super) fn status(
     let desired = facts.workload.as_ref().map_or(wanted, |workload| workload.desired);
     let workers = WorkerSummary::of(facts, desired);
     let in_force =
-        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+        in_force_generation(facts.in_force, facts.view.is_some(), before.in_force_generation);
     let (progressing_by, degraded_by) = waiting(facts, &workers);
     let details = KindDetails {
         held: facts.view.as_ref().and_then(|view| view.held),
@@ -40,7 +40,8 @@ pub(super) fn status(
     };
     let desired_conditions = desired_conditions(facts, in_force, &workers, details);
     let mut status = WorkerClassStatus {
-        observed_generation: in_force,
+        observed_generation: facts.generation,
+        in_force_generation: in_force,
         conditions: conditions(desired_conditions, &before.conditions, facts.generation, now),
         replicas: workers.counts.total,
         selector: Some(names::selector(&facts.name)),

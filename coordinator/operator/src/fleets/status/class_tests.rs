@@ -120,7 +120,8 @@ fn words(facts: &ClassFacts) -> (String, String) {
 #[test]
 fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
     let status = written(&facts());
-    assert_eq!((status.observed_generation, status.replicas), (Some(3), 3));
+    assert_eq!((status.observed_generation, status.in_force_generation), (Some(3), Some(3)));
+    assert_eq!(status.replicas, 3);
     assert_eq!(status.selector.as_deref(), Some("leasehold.dev/cluster=green"));
     assert_eq!((status.workers.desired, status.workers.ready), (3, 3));
     let ClassLoad { request, placed, utilization } = status.load;
@@ -148,7 +149,9 @@ fn a_change_that_ends_by_itself_is_progressing() {
         (waits, "PipelinesWait", "2 pipelines wait for more workers than 3"),
     ] {
         let (conditions, message) = words(&facts);
-        let wanted = format!("-Ready {reason}, +Progressing {reason}, -Degraded AsExpected");
+        let wanted = format!(
+            "-Ready {reason}, +Progressing {reason}, -Degraded AsExpected, +Reconciling {reason}"
+        );
         assert_eq!(conditions, wanted);
         assert!(message.contains(part), "{message}");
     }

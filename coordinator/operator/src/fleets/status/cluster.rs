@@ -8,7 +8,7 @@ use leasehold_kube_api::status::{
 };
 
 use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
-use crate::conditions::{conditions, observed_generation, without_messages};
+use crate::conditions::{conditions, in_force_generation, without_messages};
 
 /// The facts of a cluster.
 pub(super) type ClusterFacts = FleetFacts<ClusterView>;
@@ -22,7 +22,7 @@ pub(super) fn status(
     let desired = |view: &ClusterView| view.jobs_max.div_ceil(view.jobs_per_worker_max.max(1));
     let workers = WorkerSummary::of(facts, facts.view.as_ref().map_or(0, desired));
     let in_force =
-        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+        in_force_generation(facts.in_force, facts.view.is_some(), before.in_force_generation);
     let held = facts.view.as_ref().filter(|view| view.held.is_some());
     let details = KindDetails {
         held: held.map(|view| view.workers),
@@ -33,7 +33,8 @@ pub(super) fn status(
     };
     let desired_conditions = desired_conditions(facts, in_force, &workers, details);
     let mut status = WorkerClusterStatus {
-        observed_generation: in_force,
+        observed_generation: facts.generation,
+        in_force_generation: in_force,
         conditions: conditions(desired_conditions, &before.conditions, facts.generation, now),
         selector: Some(names::selector(&facts.name)),
         workload: facts.workload.as_ref().map(|workload| WorkloadStatus {

@@ -13,7 +13,7 @@ use super::super::InjectionCounts;
 use super::super::workload::{Rollout, StuckReason, WorkloadState};
 use crate::conditions::{
     AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
-    REPLICAS_MANAGED, SCALING_LIMITED, STALLED, invalid_spec,
+    REPLICAS_MANAGED, SCALING_LIMITED, invalid_spec, stalled_or_reconciling,
 };
 
 /// The most workers that a message names.
@@ -78,6 +78,7 @@ pub(super) fn desired_conditions<V>(
             DesiredCondition::new(READY, true, ConditionReason::new("Ready", ready_message))
         }
     };
+    let reconciling = progressing_by.clone();
     let progressing = match (progressing_by, &stalled) {
         (Some(why), _) => DesiredCondition::new(PROGRESSING, true, why),
         (None, Some(why)) => DesiredCondition::new(PROGRESSING, false, why.clone()),
@@ -96,7 +97,7 @@ pub(super) fn desired_conditions<V>(
         ),
     };
     let mut conditions = vec![ready, progressing, degraded];
-    conditions.extend(stalled.map(|why| DesiredCondition::new(STALLED, true, why)));
+    conditions.extend(stalled_or_reconciling(stalled, reconciling));
     conditions.extend(outdated(facts).map(|why| DesiredCondition::new(AGENTS_OUTDATED, true, why)));
     let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
     let limited = limited.map(|(reason, message)| ConditionReason::new(reason, message));

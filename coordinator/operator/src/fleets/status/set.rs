@@ -6,8 +6,8 @@ use leasehold_coordinator_core::view::SetView;
 use leasehold_kube_api::status::{AssignedWorkers, StreamCounts, StreamSetStatus};
 
 use crate::conditions::{
-    CONVERGED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, STALLED,
-    conditions, invalid_spec, observed_generation, without_messages,
+    CONVERGED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, conditions,
+    in_force_generation, invalid_spec, stalled_or_reconciling, without_messages,
 };
 
 /// The facts of a set.
@@ -40,7 +40,7 @@ pub(super) fn status(
     now: Timestamp,
 ) -> StreamSetStatus {
     let in_force =
-        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+        in_force_generation(facts.in_force, facts.view.is_some(), before.in_force_generation);
     let (progress, why) = progress(facts.view.as_ref());
     let converged = matches!(progress, SetProgress::Converged);
     let problem = facts.problem.as_ref().map(|problem| invalid_spec(problem, in_force));
@@ -57,16 +57,15 @@ pub(super) fn status(
             ConditionReason::new("AsExpected", "nothing is wrong"),
         ),
     };
-    let progressing = DesiredCondition::new(
-        PROGRESSING,
-        matches!(progress, SetProgress::Progressing),
-        why.clone(),
-    );
+    let is_progressing = matches!(progress, SetProgress::Progressing);
+    let reconciling = is_progressing.then(|| why.clone());
+    let progressing = DesiredCondition::new(PROGRESSING, is_progressing, why.clone());
     let mut desired =
         vec![ready, DesiredCondition::new(CONVERGED, converged, why), progressing, degraded];
-    desired.extend(problem.map(|problem| DesiredCondition::new(STALLED, true, problem)));
+    desired.extend(stalled_or_reconciling(problem, reconciling));
     let mut status = StreamSetStatus {
-        observed_generation: in_force,
+        observed_generation: facts.generation,
+        in_force_generation: in_force,
         conditions: conditions(desired, &before.conditions, facts.generation, now),
         plan_version: before.plan_version,
         plan_digest: before.plan_digest.clone(),
@@ -199,6 +198,8 @@ mod tests {
             let progressing = if degraded { "False" } else { "True" };
             assert_eq!(words[2], format!("Progressing={progressing} {reason}"));
             assert_eq!(words[3].starts_with("Degraded=True"), degraded);
+            let reconciling = (!degraded).then(|| format!("Reconciling=True {reason}"));
+            assert_eq!(words.get(4), reconciling.as_ref());
         }
     }
 
@@ -207,7 +208,8 @@ mod tests {
         let facts = SetFacts { problem: Some("spec.streams: none".into()), ..facts(view()) };
         let facts = SetFacts { generation: Some(3), ..facts };
         let status = status(&facts, &StreamSetStatus::default(), Timestamp::UNIX_EPOCH);
-        assert_eq!(status.observed_generation, Some(2));
+        let generations = (status.observed_generation, status.in_force_generation);
+        assert_eq!(generations, (Some(3), Some(2)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
         let message = &status.conditions[0].message;
         assert_eq!(
@@ -224,8 +226,8 @@ mod tests {
     fn a_spec_invalidated_by_other_objects_keeps_the_written_generation() {
         let facts =
             SetFacts { in_force: None, problem: Some("no cluster".into()), ..facts(view()) };
-        let before = StreamSetStatus { observed_generation: Some(1), ..Default::default() };
-        let of = |facts| status(&facts, &before, Timestamp::UNIX_EPOCH).observed_generation;
+        let before = StreamSetStatus { in_force_generation: Some(1), ..Default::default() };
+        let of = |facts| status(&facts, &before, Timestamp::UNIX_EPOCH).in_force_generation;
         assert_eq!(of(facts.clone()), Some(1));
         assert_eq!(of(SetFacts { view: None, ..facts }), None);
     }

@@ -120,7 +120,7 @@ fn words(facts: &ClusterFacts) -> (Vec<String>, String) {
 #[test]
 fn a_healthy_cluster_is_ready() {
     let status = written(&facts());
-    assert_eq!(status.observed_generation, Some(3));
+    assert_eq!((status.observed_generation, status.in_force_generation), (Some(3), Some(3)));
     assert_eq!(status.max_jobs, Some(4));
     assert_eq!(status.selector.as_deref(), Some("leasehold.dev/cluster=builds"));
     let workload = status.workload.expect("one");
@@ -156,7 +156,8 @@ fn a_change_that_ends_by_itself_is_progressing() {
         let (words, message) = words(&facts);
         let ready = format!("-Ready {reason}");
         let progressing = format!("+Progressing {reason}");
-        assert_eq!(words, [&ready, &progressing, "-Degraded AsExpected"]);
+        let reconciling = format!("+Reconciling {reason}");
+        assert_eq!(words, [&ready, &progressing, "-Degraded AsExpected", &reconciling]);
         assert!(message.contains(part), "{message}");
     }
 }
@@ -166,8 +167,8 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     let refused = ClusterFacts { problem: Some("spec.lease.ttl: too short".into()), ..facts() };
     let refused = ClusterFacts { in_force: Some(2), ..refused };
     let stuck = StuckReason::Reported("ProgressDeadlineExceeded".into());
-    let stuck = with_workload(|it| it.rollout = Rollout::Stuck(stuck));
-    let paused = with_workload(|it| it.rollout = Rollout::Stuck(StuckReason::Paused));
+    let stuck = with_workload(|workload| workload.rollout = Rollout::Stuck(stuck));
+    let paused = with_workload(|workload| workload.rollout = Rollout::Stuck(StuckReason::Paused));
     let absent = with_workload(|it| {
         it.problem =
             Some(("WorkloadNotFound", "Deployment builds does not exist: create it".into()));
@@ -183,6 +184,22 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
         assert_eq!(words, all.map(|it| format!("{it} {reason}")));
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn an_invalid_spec_is_observed_at_once_and_stalls_what_still_moves() {
+    let rolls = with_workload(|workload| workload.rollout = Rollout::Progressing);
+    let problem = Some("spec.lease.ttl: too short".into());
+    let facts = ClusterFacts { generation: Some(4), problem, ..rolls };
+    let status = written(&facts);
+    assert_eq!((status.observed_generation, status.in_force_generation), (Some(4), Some(3)));
+    let all = [
+        "-Ready InvalidSpec",
+        "+Progressing RollingOut",
+        "+Degraded InvalidSpec",
+        "+Stalled InvalidSpec",
+    ];
+    assert_eq!(words(&facts).0, all);
 }
 
 #[test]
