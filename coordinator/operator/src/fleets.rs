@@ -13,6 +13,7 @@ pub(crate) mod fixtures;
 mod fleet;
 mod injection;
 mod node_drains;
+mod orphans;
 mod plan;
 mod reconciler;
 mod replicas;

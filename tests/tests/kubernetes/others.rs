@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use tests::kube::{Cluster, FleetFixture, Work};
-use tests::process::eventually;
+use tests::process::{eventually, until_ok};
 
 /// A Deployment of one worker of the WorkerCluster `builds`, with these annotations on its pod.
 fn deployment(fixture: &FleetFixture, replicas: u32, annotations: &Value) -> String {
@@ -77,10 +77,34 @@ async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves
     fixture.apply(&adopting(2, false));
     eventually("a busy pod", || is_busy(&fixture).then_some(()));
     fixture.kubectl(&["delete", "wc/builds"]);
+    // What a scale-in or a drain may have left at that moment.
+    let pod = metadata(&fixture).expect("a pod")["name"].as_str().expect("a name").to_owned();
+    let marks = [
+        "controller.kubernetes.io/pod-deletion-cost=-1000",
+        "leasehold.dev/drain=eviction",
+        "leasehold.dev/streams=0123456789abcdef",
+    ];
+    fixture.kubectl(&[&["annotate", "pod", &pod][..], &marks].concat());
+    until_ok("a pod without marks", || {
+        let mut left = metadata(&fixture).ok_or("no pod")?;
+        // Until its agent is gone, it is known for what it may hold.
+        let annotations = left["annotations"].as_object_mut().ok_or("no annotations")?;
+        annotations.remove("leasehold.dev/exposure");
+        let is_marked = !left["labels"]["leasehold.dev/busy"].is_null();
+        if left["annotations"] == own && !is_marked { Ok(()) } else { Err(format!("{left:#}")) }
+    });
+    let uid = metadata(&fixture).expect("a pod")["uid"].clone();
+
+    fixture.apply(&adopting(2, false));
+    eventually("the same pod, busy again", || {
+        (is_busy(&fixture) && metadata(&fixture)?["uid"] == uid).then_some(())
+    });
+    fixture.kubectl(&["delete", "wc/builds"]);
+    eventually("an idle pod", || (!is_busy(&fixture)).then_some(()));
     fixture.replicas.running.clear();
     let text = std::fs::read_to_string(tests::toolbox::root().join("docs/KUBERNETES.md"));
     let text = text.expect("the document");
-    let (_, after) = text.split_once("from pods that stay, and nothing else:\n\n").expect("it");
+    let (_, after) = text.split_once("what is left on pods that stay:\n\n").expect("it");
     let lines: Vec<&str> = after.lines().take_while(|line| line.starts_with("    ")).collect();
     let commands = lines.join("\n");
     let commands = commands.replace("--all-namespaces", &format!("--namespace {namespace}"));

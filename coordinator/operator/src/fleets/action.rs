@@ -11,7 +11,7 @@ use leasehold_kube_api::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, STRE
 use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
 use serde_json::{Value, json};
 
-use super::worker_pod::DrainReason;
+use super::worker_pod::{DRAINED_POD_COST, DrainReason};
 use crate::applier::{Applier, ApplyError, answer};
 use crate::events::EventReason;
 
@@ -40,6 +40,8 @@ pub(super) enum ActionKind {
     MarkForDrain(Arc<PodFacts>, DrainReason),
     /// Remove the mark: the pod stays.
     Unmark(Arc<PodFacts>),
+    /// Remove what a deleted fleet has left on a pod, besides the mark of a busy one.
+    RemoveMarks(Arc<PodFacts>),
     /// Annotate a pod with the digest of its streams.
     RecordStreams(Arc<PodFacts>, String),
     /// Set a pod's deletion cost.
@@ -113,6 +115,7 @@ impl Action {
             ActionKind::SetBusyLabel(_, true) => 0,
             ActionKind::MarkForDrain(..)
             | ActionKind::Unmark(_)
+            | ActionKind::RemoveMarks(_)
             | ActionKind::SetDeletionCost(..)
             | ActionKind::RecordStreams(..)
             | ActionKind::DeletePod(_)
@@ -152,15 +155,25 @@ impl Action {
     async fn call(&self, applier: &Applier, pods: &Pods) -> Result<ActionOutcome, ApplyError> {
         match &self.kind {
             ActionKind::MarkForDrain(pod, reason) => {
-                annotate(applier, pod, DRAIN_ANNOTATION, reason.text().into()).await
+                annotate(applier, pod, json!({ DRAIN_ANNOTATION: reason.text() })).await
             }
             // A merge patch removes what is null.
-            ActionKind::Unmark(pod) => annotate(applier, pod, DRAIN_ANNOTATION, Value::Null).await,
+            ActionKind::Unmark(pod) => {
+                annotate(applier, pod, json!({ DRAIN_ANNOTATION: null })).await
+            }
+            ActionKind::RemoveMarks(pod) => {
+                let mut marks = json!({ DRAIN_ANNOTATION: null, STREAMS_ANNOTATION: null });
+                // Any other cost is the user's.
+                if pod.deletion_cost == Some(DRAINED_POD_COST) {
+                    marks[DELETION_COST_ANNOTATION] = Value::Null;
+                }
+                annotate(applier, pod, marks).await
+            }
             ActionKind::RecordStreams(pod, streams) => {
-                annotate(applier, pod, STREAMS_ANNOTATION, streams.clone().into()).await
+                annotate(applier, pod, json!({ STREAMS_ANNOTATION: streams })).await
             }
             ActionKind::SetDeletionCost(pod, cost) => {
-                annotate(applier, pod, DELETION_COST_ANNOTATION, cost.to_string().into()).await
+                annotate(applier, pod, json!({ DELETION_COST_ANNOTATION: cost.to_string() })).await
             }
             ActionKind::SetBusyLabel(pod, busy) => {
                 let is_written = answer(pods.mark_busy(pod, *busy)).await?;
@@ -223,11 +236,10 @@ impl fmt::Display for ObjectRef {
 async fn annotate(
     applier: &Applier,
     pod: &PodFacts,
-    annotation: &str,
-    value: Value,
+    annotations: Value,
 ) -> Result<ActionOutcome, ApplyError> {
     // The API server refuses a patch that would change the UID: it is another pod then.
-    let metadata = json!({ "uid": pod.uid, "annotations": { annotation: value } });
+    let metadata = json!({ "uid": pod.uid, "annotations": annotations });
     let api = applier.api::<Pod>(&pod.pod.namespace);
     applier.merge_metadata(&api, &pod.pod.name, &metadata).await?;
     Ok(ActionOutcome::Done(None))

@@ -423,6 +423,7 @@ impl FleetEvents {
                 tracing::info!(budget = %action.target, "budget of an earlier version deleted");
             }
             ActionKind::Apply(_)
+            | ActionKind::RemoveMarks(_)
             | ActionKind::RecordStreams(..)
             | ActionKind::SetDeletionCost(..)
             | ActionKind::SetBusyLabel(..) => {}

@@ -101,7 +101,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             ("scale-in" | "node" | "eviction" | "restart", _) => {
                 it.drain_reason = Some(DrainReason::parse(word));
             }
-            ("cost", _) => facts.deletion_cost = Some(super::scale_in::DRAINED_POD_COST),
+            ("cost", _) => facts.deletion_cost = Some(super::worker_pod::DRAINED_POD_COST),
             ("unready", _) => facts.ready = false,
             ("pending", _) => (facts.ready, facts.phase) = (false, Phase::Pending),
             ("going", _) => facts.deleted_at = Some(Timestamp::UNIX_EPOCH),

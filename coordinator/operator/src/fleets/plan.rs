@@ -15,7 +15,7 @@ use super::restart::{self, StreamOwnership};
 use super::scale_in::{self, ScaleInDecision};
 use super::scaling::DesiredScale;
 use super::state::ReconcilerState;
-use super::worker_pod::{DrainReason, WorkerPod};
+use super::worker_pod::{DRAINED_POD_COST, DrainReason, WorkerPod};
 use super::workload::{self, WorkloadFacts, WorkloadRole, WorkloadState, WorkloadTarget};
 use super::{node_drains, template};
 use crate::events::EventReason;
@@ -230,7 +230,7 @@ fn action_for_pod(
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::ScaleIn));
     }
     if decision.cost.contains(&index) {
-        return Some(ActionKind::SetDeletionCost(pod(), scale_in::DRAINED_POD_COST));
+        return Some(ActionKind::SetDeletionCost(pod(), DRAINED_POD_COST));
     }
     if decision.victims.contains(&index) {
         return None;

@@ -67,6 +67,7 @@ fn words(plan: &FleetPlan) -> Vec<String> {
         .map(|action| match &action.kind {
             ActionKind::MarkForDrain(it, mark) => format!("mark {} {}", pod(it), mark.text()),
             ActionKind::Unmark(it) => format!("unmark {}", pod(it)),
+            ActionKind::RemoveMarks(it) => format!("remove {}", pod(it)),
             ActionKind::SetDeletionCost(it, cost) => format!("cost {} {cost}", pod(it)),
             ActionKind::SetBusyLabel(it, busy) => format!("busy {} {busy}", pod(it)),
             ActionKind::RecordStreams(it, streams) => format!("began {} {streams}", pod(it)),

@@ -25,6 +25,7 @@ use super::action::{Action, ActionKind, ActionOutcome, Failure};
 use super::events::FleetEvents;
 use super::evictions::BudgetFacts;
 use super::fleet::Fleet;
+use super::orphans::OrphanPlan;
 use super::plan::{FleetInput, FleetPlan, plan};
 use super::restart::StreamOwnership;
 use super::scale_in;
@@ -32,14 +33,14 @@ use super::scaling::{self, ClassDemand, DesiredScale};
 use super::state::ReconcilerState;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
-use super::{Context, Workloads, drains, evictions};
+use super::{Context, Workloads, drains, evictions, orphans};
 use crate::nodes::ClosedNodes;
 use crate::workqueue::WorkQueue;
 
 /// The interval from the start of one batch to the start of the next.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(250);
-/// The interval between two reads of all streams of sets with `refresh: Restart`, and of all
-/// classes.
+/// The interval between two reads of all streams of sets with `refresh: Restart`, of all classes,
+/// and of the workers of deleted fleets.
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Fleets that are reconciled together: one read of the core serves them all.
 const BATCH_MAX: usize = 1_024;
@@ -64,6 +65,8 @@ pub(super) struct FleetReconciler {
     /// The core's view of each class, and when it was read.
     classes: BTreeMap<ClusterName, ClassView>,
     classes_read_at: Moment,
+    /// When the workers of deleted fleets were read.
+    orphans_read_at: Moment,
     /// The fleets to reconcile.
     queue: WorkQueue<ClusterName>,
     state: ReconcilerState,
@@ -117,6 +120,7 @@ impl FleetReconciler {
             ownership_read_at: Moment(0),
             classes: BTreeMap::new(),
             classes_read_at: Moment(0),
+            orphans_read_at: Moment(0),
             queue: WorkQueue::new(BATCH_MAX),
             state: ReconcilerState::default(),
             events: FleetEvents::new(context.events.clone()),
@@ -152,11 +156,13 @@ impl FleetReconciler {
             let nodes = self.context.nodes.closed();
             self.read_classes(&objects).await?;
             let mut plans = Vec::new();
-            for snapshot in self.snapshots(&objects, workers).await? {
+            let mut pods = self.pods();
+            for snapshot in self.snapshots(&objects, workers, &mut pods).await? {
                 plans.push(self.plan(snapshot, &nodes));
             }
             self.publish(&objects, &names, &plans);
-            self.execute(plans).await?;
+            let orphans = self.plan_orphans(&objects, pods).await?;
+            self.execute(plans, orphans).await?;
         }
     }
 
@@ -180,15 +186,15 @@ impl FleetReconciler {
     }
 
     /// The observed state of each fleet. A fleet that the core does not know is invalid, or not
-    /// read yet.
+    /// read yet. Takes their pods out of `pods`.
     async fn snapshots(
         &mut self,
         objects: &Objects,
         mut workers: Workers,
+        pods: &mut BTreeMap<ClusterName, Vec<WorkerPod>>,
     ) -> Result<Vec<FleetSnapshot>, Stopped> {
         self.state.windows.retain(|name, _| objects.classes.contains_key(name));
         self.state.undone.retain(|name| Fleet::find(objects, name).is_some());
-        let mut pods = self.pods();
         let mut snapshots = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
             let Some(mut workers) = workers.remove(name) else { continue };
@@ -223,6 +229,22 @@ impl FleetReconciler {
         }
         self.read_removable(&mut snapshots).await?;
         Ok(snapshots)
+    }
+
+    /// The plan for pods of deleted fleets, at most every [`SLOW_READ_INTERVAL`].
+    async fn plan_orphans(
+        &mut self,
+        objects: &Objects,
+        pods: BTreeMap<ClusterName, Vec<WorkerPod>>,
+    ) -> Result<OrphanPlan, Stopped> {
+        let now = clock::now();
+        if now.since(self.orphans_read_at) < SLOW_READ_INTERVAL {
+            return Ok(OrphanPlan::default());
+        }
+        self.orphans_read_at = now;
+        let found = orphans::find(objects, pods, |name| self.is_readable(name));
+        let orphans = orphans::read_workers(&self.context, found).await?;
+        Ok(orphans::plan(&orphans, &mut self.state, now))
     }
 
     /// The workload of a fleet, as it was last seen.
@@ -399,10 +421,12 @@ impl FleetReconciler {
     async fn execute(
         &mut self,
         plans: Vec<(ClusterName, Fleet, FleetPlan)>,
+        orphans: OrphanPlan,
     ) -> Result<(), Stopped> {
         let now = clock::now();
-        let mut orders = Vec::new();
-        let mut work = Vec::new();
+        let mut orders = orphans.orders;
+        let mut work: Vec<(Option<(ClusterName, Fleet)>, Action)> =
+            orphans.actions.into_iter().map(|action| (None, action)).collect();
         for (name, fleet, plan) in plans {
             orders.extend(plan.orders);
             for (it, stage) in plan.drain_progress {
@@ -415,33 +439,33 @@ impl FleetReconciler {
             if let Some(why) = plan.refused {
                 self.report_rejection(&name, &fleet, why);
             }
-            let allowed = plan.actions.into_iter();
-            let allowed = allowed.filter(|it| self.state.failures.is_due(&it.target, now));
-            work.extend(allowed.map(|action| (name.clone(), fleet.clone(), action)));
+            let actions = plan.actions.into_iter();
+            work.extend(actions.map(|action| (Some((name.clone(), fleet.clone())), action)));
         }
+        work.retain(|(_, action)| self.state.failures.is_due(&action.target, now));
         drains::order(&self.context, orders).await?;
-        work.sort_by_key(|(_, _, action)| action.rank());
+        work.sort_by_key(|(_, action)| action.rank());
         work.truncate(ACTIONS_MAX);
         let (applier, pods) = (self.context.applier.clone(), self.context.pods.clone());
-        let calls = work.into_iter().map(|(name, fleet, action)| {
+        let calls = work.into_iter().map(|(owner, action)| {
             let (applier, pods) = (&applier, &pods);
             async move {
                 let done = action.execute(applier, pods).await;
-                (name, fleet, action, done)
+                (owner, action, done)
             }
         });
         let mut calls = std::pin::pin!(stream::iter(calls).buffer_unordered(CONCURRENT_CALLS_MAX));
-        while let Some((name, fleet, action, done)) = calls.next().await {
-            self.record_outcome(&name, &fleet, action, done);
+        while let Some((owner, action, done)) = calls.next().await {
+            self.record_outcome(owner.as_ref(), action, done);
         }
         Ok(())
     }
 
-    /// Remembers the outcome of an action and records its event.
+    /// Remembers the outcome of an action and records its event. The fleet is none where it was
+    /// deleted.
     fn record_outcome(
         &mut self,
-        name: &ClusterName,
-        fleet: &Fleet,
+        fleet: Option<&(ClusterName, Fleet)>,
         action: Action,
         done: ActionOutcome,
     ) {
@@ -459,21 +483,23 @@ impl FleetReconciler {
                     Failure::Internal => self.state.failures.times(&action.target) >= REPEATED,
                     Failure::Passing => false,
                 };
-                if is_refused && is_workload {
+                if let Some((name, fleet)) = fleet.filter(|_| is_refused && is_workload) {
                     self.report_rejection(name, fleet, why);
                 }
             }
             ActionOutcome::Done(generation) => {
                 self.state.failures.succeeded(&action.target);
-                if is_workload {
-                    self.state.refusals.remove(name);
+                if let Some((name, fleet)) = fleet {
+                    if is_workload {
+                        self.state.refusals.remove(name);
+                    }
+                    self.events.action_done(fleet, &action);
                 }
-                self.events.action_done(fleet, &action);
                 match action.kind {
                     ActionKind::MarkForDrain(pod, mark) => {
                         self.state.drain_marks.insert(pod.uid.clone(), Some(mark));
                     }
-                    ActionKind::Unmark(pod) => {
+                    ActionKind::Unmark(pod) | ActionKind::RemoveMarks(pod) => {
                         self.state.drain_marks.insert(pod.uid.clone(), None);
                     }
                     ActionKind::Apply(body) => {

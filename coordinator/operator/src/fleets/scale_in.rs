@@ -13,11 +13,8 @@ use leasehold_platform_kube::pods::Phase;
 use leasehold_types::{Load, WorkerName};
 
 use super::scaling::DesiredScale;
-use super::worker_pod::{DrainReason, WorkerPod};
+use super::worker_pod::{DRAINED_POD_COST, DrainReason, WorkerPod};
 use super::workload::WorkloadFacts;
-
-/// The deletion cost of a drained pod: below usual values.
-pub(super) const DRAINED_POD_COST: i32 = -1_000;
 
 /// The decision; indices refer to the pods given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

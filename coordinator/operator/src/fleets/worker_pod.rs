@@ -9,6 +9,9 @@ use leasehold_kube_api::names::{
 };
 use leasehold_platform_kube::pods::PodFacts;
 
+/// The deletion cost that a scale-in gives a drained pod: below usual values.
+pub(super) const DRAINED_POD_COST: i32 = -1_000;
+
 /// Why the operator drains a pod; written to its annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DrainReason {
@@ -129,6 +132,12 @@ impl WorkerPod {
     pub(super) fn needs_undrain_order(&self, was_ordered: bool) -> bool {
         let drain_ordered = self.view.as_ref().is_some_and(|view| view.drain_ordered);
         drain_ordered || (self.is_draining() && !was_ordered)
+    }
+
+    /// Whether a fleet has left a mark on the pod, besides that of a busy one.
+    pub(super) fn has_marks(&self) -> bool {
+        let has_cost = self.pod.deletion_cost == Some(DRAINED_POD_COST);
+        self.drain_reason.is_some() || self.pod.streams.is_some() || has_cost
     }
 
     /// Whether a controller creates another pod when this one is deleted.

@@ -17,7 +17,7 @@ use leasehold_manifest::{Created, ObjectId, Problem, Spec};
 use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
-/// All objects of the kinds that users write, except those that were never valid.
+/// All objects of the kinds that users write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Objects {
     /// Whether all objects were listed once.
@@ -30,6 +30,8 @@ pub struct Objects {
     pub classes: BTreeMap<ClusterName, CachedObject<WorkerClass>>,
     /// The Pipelines, by namespace and name.
     pub pipelines: BTreeMap<PipelineName, CachedObject<Pipeline>>,
+    /// Those that were never valid: the maps have none of them.
+    pub never_valid: BTreeSet<ObjectId>,
 }
 
 /// One object.
@@ -119,6 +121,13 @@ impl Objects {
         self.clusters.get(name).is_none_or(|cluster| class < created(&cluster.object.metadata))
     }
 
+    /// Whether a WorkerCluster or a WorkerClass has this name, valid or not.
+    pub fn has_fleet(&self, name: &ClusterName) -> bool {
+        [ObjectId::Cluster(name.clone()), ObjectId::Class(name.clone())]
+            .iter()
+            .any(|id| self.has_valid(id) || self.never_valid.contains(id))
+    }
+
     /// The namespaces that have workers.
     pub fn namespaces(&self) -> BTreeSet<String> {
         let names = self.clusters.keys().chain(self.classes.keys());
@@ -146,9 +155,22 @@ impl Objects {
             (ObjectId::Pipeline(name), Some(Spec::Pipeline(spec))) => {
                 self.pipelines.insert(name.clone(), cached(metadata, spec, status));
             }
-            (id, _) => return self.refresh(id, metadata, status),
+            (id, _) => {
+                let is_new = !self.has_valid(id) && self.never_valid.insert(id.clone());
+                return self.refresh(id, metadata, status) || is_new;
+            }
         }
+        self.never_valid.remove(id);
         true
+    }
+
+    fn has_valid(&self, id: &ObjectId) -> bool {
+        match id {
+            ObjectId::Cluster(name) => self.clusters.contains_key(name),
+            ObjectId::Set(name) => self.sets.contains_key(name),
+            ObjectId::Class(name) => self.classes.contains_key(name),
+            ObjectId::Pipeline(name) => self.pipelines.contains_key(name),
+        }
     }
 
     /// Stores the metadata and status of an object with an unchanged spec. Returns whether the
@@ -163,6 +185,7 @@ impl Objects {
     }
 
     pub(super) fn remove(&mut self, id: &ObjectId) {
+        self.never_valid.remove(id);
         match id {
             ObjectId::Cluster(name) => drop(self.clusters.remove(name)),
             ObjectId::Set(name) => drop(self.sets.remove(name)),

@@ -91,6 +91,25 @@ fn an_object_has_its_newest_status_and_newest_valid_spec() {
     assert!(seen.problems.is_empty(), "{:?}", seen.problems);
 }
 
+#[test]
+fn a_fleet_that_was_never_valid_exists() {
+    let mut state = state();
+    let clusters = source(WorkerCluster::KIND);
+    let has_fleet = |state: &State| state.objects.has_fleet(&named("a/one"));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, -1)));
+    assert!(has_fleet(&state));
+    assert!(state.objects.clusters.is_empty());
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 2, 8)));
+    assert!(has_fleet(&state) && state.objects.never_valid.is_empty());
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 3, -1)));
+    assert!(has_fleet(&state) && state.objects.never_valid.is_empty());
+    state.apply(&clusters, WatchChange::Deleted(cluster("a/one", 3, -1)));
+    assert!(!has_fleet(&state));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 4, -1)));
+    state.apply(&clusters, WatchChange::Deleted(cluster("a/one", 4, -1)));
+    assert!(!has_fleet(&state));
+}
+
 /// ConfigMaps of the namespace `a`, each with a key.
 fn maps(named: &[(&str, &str)]) -> NamedMaps {
     let mut maps = NamedMaps::new();

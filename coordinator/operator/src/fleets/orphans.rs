@@ -1,0 +1,103 @@
+//! Pods that a deleted fleet has left behind, with marks on them. The marks keep node autoscalers
+//! and evictions from a pod, and nobody else removes them.
+//!
+//! **Invariant**: a worker that may run jobs keeps its marks.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::view::{Presence, WorkerView};
+use leasehold_driver::order::OrderKind;
+use leasehold_driver::port::Stopped;
+use leasehold_platform_kube::desired::Objects;
+use leasehold_types::{ClusterName, Moment, WorkerKey};
+
+use super::Context;
+use super::action::{Action, ActionKind};
+use super::state::ReconcilerState;
+use super::worker_pod::WorkerPod;
+
+/// What to do for pods of deleted fleets.
+#[derive(Debug, Default)]
+pub(super) struct OrphanPlan {
+    /// Drains to take back.
+    pub(super) orders: Vec<(OrderKind, WorkerKey)>,
+    /// The calls to make.
+    pub(super) actions: Vec<Action>,
+}
+
+/// The marked pods among these whose fleet does not exist.
+pub(super) fn find(
+    objects: &Objects,
+    pods: BTreeMap<ClusterName, Vec<WorkerPod>>,
+    is_readable: impl Fn(&ClusterName) -> bool,
+) -> Vec<(WorkerKey, WorkerPod)> {
+    // Before all objects are listed, a fleet that is missing may exist.
+    if !objects.is_whole {
+        return Vec::new();
+    }
+    let left = pods.into_iter().filter(|(name, _)| !objects.has_fleet(name));
+    let left = left.filter(|(name, _)| is_readable(name));
+    let marked = left.flat_map(|(name, pods)| {
+        let marked = pods.into_iter().filter(|pod| pod.pod.busy || pod.has_marks());
+        marked.filter_map(move |pod| Some((pod.pod.pod.key_in(&name)?, pod)))
+    });
+    marked.collect()
+}
+
+/// Reads the workers of these pods.
+pub(super) async fn read_workers(
+    context: &Context,
+    orphans: Vec<(WorkerKey, WorkerPod)>,
+) -> Result<Vec<WorkerPod>, Stopped> {
+    if orphans.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (keys, pods): (Vec<WorkerKey>, Vec<WorkerPod>) = orphans.into_iter().unzip();
+    let views = context.handle.ask(move |core, now| {
+        let view = |key: WorkerKey| {
+            let silent_until = core.lost_from(&key).max(core.unreported_until(&key));
+            core.worker(&key, now).filter(|view| is_awaited(view, silent_until, now))
+        };
+        keys.into_iter().map(view).collect::<Vec<_>>()
+    });
+    let with_view = |(it, view)| WorkerPod { view, ..it };
+    Ok(pods.into_iter().zip(views.await?).map(with_view).collect())
+}
+
+/// Whether a worker is waited for. The coordinator refuses agents of a cluster that does not exist,
+/// so one that has lost its connection never reports again, and its leases end at `silent_until`.
+fn is_awaited(view: &WorkerView, silent_until: Option<Moment>, now: Moment) -> bool {
+    view.presence == Presence::Connected || silent_until.is_some_and(|until| now < until)
+}
+
+/// Decides what to do for these pods.
+pub(super) fn plan(orphans: &[WorkerPod], state: &mut ReconcilerState, now: Moment) -> OrphanPlan {
+    let mut plan = OrphanPlan::default();
+    for it in orphans.iter().filter(|orphan| orphan.pod.is_active()) {
+        let act = |kind| Action::on_pod(&it.pod, kind);
+        if let Some(busy) = state.idle.label_change(it, now) {
+            plan.actions.push(act(ActionKind::SetBusyLabel(it.pod.clone(), busy)));
+        }
+        if it.is_busy() {
+            continue;
+        }
+        match &it.view {
+            // A later fleet of this name would find a worker that takes nothing.
+            Some(view) if it.drain_reason.is_some() && it.is_draining() => {
+                if it.needs_undrain_order(state.taken_back.contains(&it.pod.uid)) {
+                    state.taken_back.insert(it.pod.uid.clone());
+                    plan.orders.push((OrderKind::Undrain, view.key.clone()));
+                }
+            }
+            Some(_) | None if it.has_marks() => {
+                plan.actions.push(act(ActionKind::RemoveMarks(it.pod.clone())));
+            }
+            Some(_) | None => {}
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+#[path = "orphans_tests.rs"]
+mod tests;
