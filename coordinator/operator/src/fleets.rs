@@ -23,6 +23,7 @@ mod scaling;
 mod state;
 pub(crate) mod status;
 mod template;
+mod turns;
 mod worker_pod;
 mod workload;
 

@@ -224,6 +224,15 @@ impl Action {
     }
 }
 
+impl ObjectRef {
+    /// The object's namespace.
+    pub(super) fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(PodName { namespace, .. }) | Self::Object { namespace, .. } => namespace,
+        }
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -31,6 +31,7 @@ use super::restart::StreamOwnership;
 use super::scale_in;
 use super::scaling::{self, ClassDemand, DesiredScale};
 use super::state::ReconcilerState;
+use super::turns::Turns;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, drains, evictions, orphans};
@@ -70,6 +71,7 @@ pub(super) struct FleetReconciler {
     /// The fleets to reconcile.
     queue: WorkQueue<ClusterName>,
     state: ReconcilerState,
+    turns: Turns,
     events: FleetEvents,
     workload_states: watch::Sender<Workloads>,
 }
@@ -123,6 +125,7 @@ impl FleetReconciler {
             orphans_read_at: Moment(0),
             queue: WorkQueue::new(BATCH_MAX),
             state: ReconcilerState::default(),
+            turns: Turns::default(),
             events: FleetEvents::new(context.events.clone()),
             workload_states,
             context,
@@ -444,8 +447,9 @@ impl FleetReconciler {
         }
         work.retain(|(_, action)| self.state.failures.is_due(&action.target, now));
         drains::order(&self.context, orders).await?;
-        work.sort_by_key(|(_, action)| action.rank());
-        work.truncate(ACTIONS_MAX);
+        let work = self
+            .turns
+            .take(work, ACTIONS_MAX, |(_, action)| (action.rank(), action.target.namespace()));
         let (applier, pods) = (self.context.applier.clone(), self.context.pods.clone());
         let calls = work.into_iter().map(|(owner, action)| {
             let (applier, pods) = (&applier, &pods);
