@@ -1,8 +1,12 @@
 //! Events of the Events API, which `kubectl describe` shows. Recording never blocks: if the API
-//! server is slow or unreachable, the newest events are dropped and counted.
+//! server is slow or unreachable, the newest events are dropped and counted. A namespace has one of
+//! several queues, so that its events stay in order, and only those of its queue wait for them.
 
 mod series;
 mod writer;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
@@ -11,8 +15,10 @@ use tokio::sync::mpsc;
 
 use self::writer::EventWriter;
 
-/// The most events in the queue.
-const QUEUE_MAX: usize = 1_024;
+/// The queues, each with a writer of its own.
+const QUEUES: usize = 8;
+/// The most events in a queue.
+const QUEUE_MAX: usize = 128;
 /// The most bytes of a note and of a reporting instance, which the API server limits.
 const NOTE_BYTES_MAX: usize = 1_024;
 const INSTANCE_BYTES_MAX: usize = 128;
@@ -194,8 +200,12 @@ pub(crate) struct NewEvent {
 
 /// Records events; cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct EventRecorder {
-    queue: mpsc::Sender<QueuedEvent>,
+pub(crate) struct EventRecorder(Arc<[EventQueue]>);
+
+/// The queue of some namespaces.
+#[derive(Debug)]
+struct EventQueue {
+    sender: mpsc::Sender<QueuedEvent>,
     dropped: writer::Dropped,
 }
 
@@ -210,21 +220,33 @@ impl EventRecorder {
     /// Starts to write events in the name of the replica `identity`, until the last clone of it is
     /// dropped.
     pub(crate) fn start(client: Client, identity: &str) -> Self {
-        let (queue, records) = mpsc::channel(QUEUE_MAX);
-        let dropped = writer::Dropped::default();
-        let instance = truncate(identity, INSTANCE_BYTES_MAX).to_owned();
-        tokio::spawn(EventWriter::new(client, instance, dropped.clone()).run(records));
-        Self { queue, dropped }
+        let instance = truncate(identity, INSTANCE_BYTES_MAX);
+        let queue = |_| {
+            let (sender, records) = mpsc::channel(QUEUE_MAX);
+            let dropped = writer::Dropped::default();
+            let writer = EventWriter::new(client.clone(), instance.to_owned(), dropped.clone());
+            tokio::spawn(writer.run(records));
+            EventQueue { sender, dropped }
+        };
+        Self((0..QUEUES).map(queue).collect())
     }
 
-    /// Records an event, in the order of the calls. Events of one object with the same reason
-    /// within five minutes become a series, with the note of the first one.
+    /// Records an event; those of one namespace in the order of the calls. Events of one object
+    /// with the same reason within five minutes become a series, with the note of the first one.
     pub(crate) fn record(&self, mut event: NewEvent) {
         event.note.truncate(truncate(&event.note, NOTE_BYTES_MAX).len());
-        if self.queue.try_send(QueuedEvent { event, at: Timestamp::now() }).is_err() {
-            self.dropped.count();
+        let queue = &self.0[queue_of(event.regarding.namespace.as_deref(), self.0.len())];
+        if queue.sender.try_send(QueuedEvent { event, at: Timestamp::now() }).is_err() {
+            queue.dropped.count();
         }
     }
+}
+
+/// The place of a namespace's queue among so many.
+fn queue_of(namespace: Option<&str>, queues: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    namespace.hash(&mut hasher);
+    usize::try_from(hasher.finish() % queues as u64).unwrap_or_default()
 }
 
 /// The beginning of a text, in whole characters.
@@ -234,6 +256,11 @@ fn truncate(text: &str, bytes_max: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+    use tonic::codegen::http::{Request, Response};
+
     use super::*;
 
     #[test]
@@ -245,19 +272,49 @@ mod tests {
 
     #[tokio::test]
     async fn never_waits_and_counts_events_dropped_at_the_limit() {
-        let (queue, mut records) = mpsc::channel(2);
-        let recorder = EventRecorder { queue, dropped: writer::Dropped::default() };
+        let (sender, mut records) = mpsc::channel(2);
+        let dropped = writer::Dropped::default();
+        let recorder = EventRecorder([EventQueue { sender, dropped: dropped.clone() }].into());
         for number in 0..5 {
-            recorder.record(NewEvent {
-                regarding: ObjectReference::default(),
-                related: None,
-                reason: EventReason::LeaderChanged,
-                note: format!("{number}{}", "n".repeat(2 * NOTE_BYTES_MAX)),
-            });
+            recorder.record(event("ns", format!("{number}{}", "n".repeat(2 * NOTE_BYTES_MAX))));
         }
-        assert_eq!(recorder.dropped.total(), 3);
+        assert_eq!(dropped.total(), 3);
         let first = records.recv().await.expect("the first event").event.note;
         assert!(first.starts_with('0'));
         assert_eq!(first.len(), NOTE_BYTES_MAX);
+    }
+
+    fn event(namespace: &str, note: String) -> NewEvent {
+        let namespace = Some(namespace.to_owned());
+        let regarding = ObjectReference { namespace, ..ObjectReference::default() };
+        NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
+    }
+
+    #[tokio::test]
+    async fn a_namespace_whose_events_cannot_be_written_holds_up_no_other_queue() {
+        let (written, mut writes) = mpsc::channel(8);
+        let answer = move |request: Request<Body>| {
+            let written = written.clone();
+            async move {
+                let path = request.uri().path().to_owned();
+                if path.contains("/namespaces/stuck/") {
+                    std::future::pending::<()>().await;
+                }
+                written.send(path).await.expect("a receiver");
+                let body = Body::from(br#"{"metadata":{}}"#.to_vec());
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        };
+        let recorder = EventRecorder::start(Client::new(tower::service_fn(answer), "ns"), "a");
+        let stuck = queue_of(Some("stuck"), QUEUES);
+        let mut names = (0..).map(|number| format!("ns-{number}"));
+        let other =
+            names.find(|name| queue_of(Some(name.as_str()), QUEUES) != stuck).expect("a name");
+        for _ in 0..2 * QUEUE_MAX {
+            recorder.record(event("stuck", "first".into()));
+        }
+        recorder.record(event(&other, "second".into()));
+        let path = writes.recv().await.expect("a write");
+        assert!(path.contains(&format!("/namespaces/{other}/")), "{path}");
     }
 }

@@ -14,8 +14,8 @@ use super::{EventReason, NewEvent, QueuedEvent};
 pub(super) const SERIES_LASTS: Duration = Duration::from_secs(300);
 /// How often the count of one event is written.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
-/// Events that are remembered; beyond, the one that was quiet for the longest is forgotten.
-const REMEMBERED_MAX: usize = 1_024;
+/// Events that one writer remembers; beyond, the one that was quiet for the longest is forgotten.
+const REMEMBERED_MAX: usize = 256;
 
 /// Events with the same key are repeats.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,6 +197,9 @@ mod tests {
         }
         assert_eq!(series.0.len(), REMEMBERED_MAX);
         let newest = (2 * REMEMBERED_MAX - 1).to_string();
-        assert!(series.counts_as_repeat(&record(EventReason::WorkerLost, &newest), at(2_048)));
+        assert!(series.counts_as_repeat(
+            &record(EventReason::WorkerLost, &newest),
+            at(2 * REMEMBERED_MAX as u64)
+        ));
     }
 }

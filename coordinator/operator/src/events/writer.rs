@@ -1,5 +1,5 @@
-//! Writes events one after the other. An event that the API server refuses is dropped; while the
-//! API server is away, writing is retried for a while.
+//! Writes the events of some namespaces one after the other. An event that the API server refuses
+//! is dropped; while the API server is away, writing is retried for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
