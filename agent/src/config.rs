@@ -3,6 +3,7 @@
 mod adapter;
 mod args;
 mod check;
+mod health;
 mod worker_address;
 
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ pub use adapter::{
 use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
 pub use check::{Check, Probe, ProbeTarget};
+pub use health::HealthProbe;
 
 use crate::http_client::Url;
 pub use crate::state_dir::Locks;
@@ -43,6 +45,8 @@ pub enum Invocation {
     Drain(DrainOptions),
     /// Wait until the agent of this container handles SIGTERM.
     PreStop,
+    /// Ask an agent whether it lives.
+    Probe(HealthProbe),
     /// Report for an agent that has ended that its worker has ended too.
     Leave(Box<Config>, Leave),
 }
@@ -231,6 +235,7 @@ impl Invocation {
         match Cli::try_parse_from(join_negative_values(args.into_iter().map(Into::into)))?.action {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
             Action::PreStop => Ok(Self::PreStop),
+            Action::Probe(args) => Ok(Self::Probe(args.into())),
             Action::Leave(args) => {
                 let leave = Leave { nothing_runs: args.nothing_runs };
                 Ok(Self::Leave(Box::new(leave_config(*args)), leave))

@@ -7,6 +7,7 @@ pub mod config;
 pub mod drain;
 pub mod inputs;
 pub mod pre_stop;
+pub mod probe;
 pub mod run;
 
 mod api;

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use leasehold_agent::config::Invocation;
-use leasehold_agent::{drain, pre_stop, run};
+use leasehold_agent::{drain, pre_stop, probe, run};
 
 fn main() -> ExitCode {
     if let Some(code) = run::run_helper() {
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         Invocation::Run(config) => run::main(*config),
         Invocation::Drain(options) => drain::main(&options),
         Invocation::PreStop => pre_stop::main(),
+        Invocation::Probe(options) => probe::main(&options),
         Invocation::Leave(config, leave) => run::leave(*config, leave),
     }
 }

@@ -35,6 +35,8 @@ mod input;
 mod journal;
 #[path = "agent/link.rs"]
 mod link;
+#[path = "agent/probe.rs"]
+mod probe;
 #[path = "agent/process.rs"]
 mod process;
 #[path = "agent/process_group.rs"]

@@ -73,7 +73,7 @@ fn flags_of(binary: &str, commands: &[&str]) -> BTreeSet<String> {
 fn documents_exactly_the_flags_that_exist() {
     let documented = flags(&read("docs/OPERATIONS.md"));
     let mut there = flags_of("leasehold-coordinator", &["run", "check", "operator"]);
-    there.extend(flags_of("leasehold-agent", &["run", "drain", "leave"]));
+    there.extend(flags_of("leasehold-agent", &["run", "drain", "probe", "leave"]));
     let missing: Vec<_> = there.difference(&documented).collect();
     assert!(missing.is_empty(), "docs/OPERATIONS.md does not name {missing:?}");
     let gone: Vec<_> = documented.difference(&there).collect();

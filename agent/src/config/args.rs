@@ -13,6 +13,7 @@ use leasehold_types::{CellId, ClusterName, WorkerName, parse_listen};
 use super::Address;
 use super::adapter::AdapterArgs;
 use super::check::CheckArgs;
+use super::health::{self, HealthArgs};
 use crate::http_client::Url;
 use crate::state_dir::Locks;
 
@@ -71,6 +72,9 @@ pub(super) enum Action {
     /// Waits until the agent of this container handles SIGTERM: the preStop hook of a sidecar.
     #[command(name = "pre-stop", after_help = PRE_STOP_EXAMPLES)]
     PreStop,
+    /// Asks the agent of this container or machine whether it lives: an exec probe of a sidecar.
+    #[command(after_help = PROBE_EXAMPLES)]
+    Probe(HealthArgs),
     /// Reports for an agent that has ended that its worker has ended too, so that other workers get
     /// its slots and streams at once.
     #[command(after_help = LEAVE_EXAMPLES)]
@@ -86,6 +90,19 @@ It changes nothing, so the hook may also run when only the agent is replaced. Wi
 drops a SIGTERM that arrives while the agent starts, and the pod remains for its grace period.
 Exit: 0 when process 1 is an agent that handles SIGTERM, or the pod's containers share a process
 namespace; 1 if it does not within 60 s or /proc cannot be read; 2 for an invalid command line.";
+
+const PROBE_EXAMPLES: &str = "\
+Examples:
+  # In the agent's container of a pod whose proxy takes connections to the pod's address
+  livenessProbe: {exec: {command: [/leasehold-agent, probe]}}
+
+  # Whether an agent elsewhere on this machine is ready, and why it is not
+  leasehold-agent probe --ready --health-listen 127.0.0.1:7512
+
+It asks over the loopback interface for /livez, or with --ready for /readyz. An agent without
+--health-listen answers both at its --listen.
+Exit: 0 when the agent answers that all is well; 1 if it answers otherwise, or not within 4 s; 2 for
+an invalid command line.";
 
 const LEAVE_EXAMPLES: &str = "\
 Examples:
@@ -273,7 +290,7 @@ pub(super) struct RunArgs {
     /// An address that serves only /livez, /readyz, /healthz and /metrics, for a kubelet and for
     /// Prometheus
     #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT")]
-    #[arg(value_parser = health_address)]
+    #[arg(value_parser = health::listen_address)]
     pub(super) health_listen: Option<SocketAddr>,
     /// Copy this program to DIR/leasehold-agent first, so that the worker's container can run
     /// `drain`
@@ -311,17 +328,6 @@ pub(super) struct RunArgs {
     /// process, the program of one stream
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<std::ffi::OsString>,
-}
-
-/// An address to listen on; without an IP all addresses of this machine.
-fn health_address(text: &str) -> Result<SocketAddr, String> {
-    let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    whole.parse().map_err(|_| {
-        format!(
-            "invalid address {text:?}: expected IP:PORT or :PORT, for example :7412 or \
-             127.0.0.1:7412"
-        )
-    })
 }
 
 /// Options of the connection to the coordinator.
