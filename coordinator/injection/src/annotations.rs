@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::draft::{keys, map_at};
 use crate::flags::{FLAGS, RESERVED, check_flag};
 use crate::names::CONFIG;
+use crate::probes::ProbeKind;
 use crate::refusal::Refusal;
 use crate::sidecar::{AgentUser, Resources, Sidecar, pull_secrets};
 
 /// Annotations that are not flags of the agent.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "container",
     "cpu-limit",
     "cpu-request",
@@ -22,6 +23,7 @@ const OTHERS: [&str; 10] = [
     "image",
     "memory-limit",
     "memory-request",
+    "probes",
     "pull-secrets",
     "user",
 ];
@@ -41,6 +43,8 @@ pub(crate) struct PodSettings {
     pub(crate) user: AgentUser,
     /// The Secrets that its image is pulled with.
     pub(crate) pull_secrets: Vec<String>,
+    /// How the kubelet probes it.
+    pub(crate) probes: ProbeKind,
 }
 
 /// The settings, refined by the pod's annotations, and all checked.
@@ -52,6 +56,7 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<PodSettings, Refusal> 
         resources: Resources::default(),
         user: with.user,
         pull_secrets: with.pull_secrets.clone(),
+        probes: ProbeKind::of(pod)?,
     };
     for (flag, value) in &config.flags {
         check_flag("its cluster's or class's spec.agent.flags.", flag, value)?;
@@ -93,6 +98,10 @@ impl PodSettings {
                 self.user = value.parse().map_err(wrong)?;
                 return Ok(());
             }
+            "probes" => {
+                self.probes = value.parse().map_err(wrong)?;
+                return Ok(());
+            }
             "pull-secrets" => {
                 self.pull_secrets = pull_secrets(value).map_err(wrong)?;
                 return Ok(());
@@ -127,8 +136,17 @@ impl Sidecar {
     /// # Errors
     /// An unknown name, one that may not be set here, or a value that cannot be right.
     pub fn set(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
-        if name == "container" {
-            let why = "containers have other names in every pod: it is an annotation of the pod";
+        let of_pod = match name {
+            "container" => {
+                Some("containers have other names in every pod: it is an annotation of the pod")
+            }
+            "probes" => Some(
+                "most pods show whether they are in a mesh: it is an annotation of one that does \
+                 not",
+            ),
+            _ => None,
+        };
+        if let Some(why) = of_pod {
             return Err(Refusal::Reserved { what: format!("{prefix}{name}"), why });
         }
         let mut config = PodSettings {
@@ -138,6 +156,7 @@ impl Sidecar {
             resources: std::mem::take(&mut self.resources),
             user: self.user,
             pull_secrets: std::mem::take(&mut self.pull_secrets),
+            probes: ProbeKind::Http,
         };
         let taken = config.take(prefix, name, value);
         (self.image, self.flags, self.resources) = (config.image, config.flags, config.resources);

@@ -39,6 +39,7 @@ pub(crate) fn sidecar(
     let mut env = environment(config, with, cluster);
     env.extend(more);
     let health = listening_port(health_listen(config)).unwrap_or_default();
+    let probe = |times: Value| config.probes.probe(AGENT, health, &times);
     json!({
         "name": CONTAINER,
         "image": config.image,
@@ -47,17 +48,9 @@ pub(crate) fn sidecar(
         // Otherwise a SIGTERM that arrives while the agent starts would be lost.
         "lifecycle": { "preStop": { "exec": { "command": [AGENT, "pre-stop"] } } },
         "env": env,
-        "startupProbe": {
-            "httpGet": { "path": "/livez", "port": health },
-            "periodSeconds": 1,
-            "failureThreshold": START_TRIES,
-        },
-        "livenessProbe": {
-            "httpGet": { "path": "/livez", "port": health },
-            "periodSeconds": 10,
-            "timeoutSeconds": 5,
-            "failureThreshold": 3,
-        },
+        "startupProbe": probe(json!({ "periodSeconds": 1, "failureThreshold": START_TRIES })),
+        "livenessProbe":
+            probe(json!({ "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3 })),
         "resources": resources(&config.resources),
         "securityContext": security_context(config.user),
         "volumeMounts": volumes::sidecar_mounts(),

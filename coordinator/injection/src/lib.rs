@@ -12,6 +12,7 @@ pub mod edit;
 pub mod flags;
 mod injection;
 pub mod names;
+mod probes;
 mod refusal;
 mod removal;
 pub mod sidecar;

@@ -1,6 +1,7 @@
 //! What is injected into pods.
 
 mod again;
+mod meshes;
 mod places;
 mod refusals;
 mod round_trip;

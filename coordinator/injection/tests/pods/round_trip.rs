@@ -58,8 +58,12 @@ fn pod() -> impl Strategy<Value = Value> {
         map(vec![("labels", labels), ("annotations", annotations)])
     });
     let containers = (container("worker"), proptest::option::of(container("other")));
-    let parts =
-        (maybe(metadata), containers, maybe(named(&["mesh", "init"])), maybe(named(&["data"])));
+    let parts = (
+        maybe(metadata),
+        containers,
+        maybe(named(&["istio-proxy", "init"])),
+        maybe(named(&["data"])),
+    );
     parts.prop_map(|(metadata, (first, second), inits, volumes)| {
         let containers = std::iter::once(first).chain(second).collect::<Vec<_>>();
         let spec = map(vec![

@@ -68,6 +68,7 @@ pub(crate) fn pods() -> Vec<(&'static str, Value)> {
                 "volumes": [{ "name": "data", "emptyDir": {} }]
             })),
         ),
+        ("Istio's native sidecar", istio()),
         ("local volumes of its own", local("data, scratch")),
         ("no local volumes", local("")),
         ("the agent's local volumes", local("leasehold-bin,leasehold-state")),
@@ -110,6 +111,32 @@ pub(crate) fn pods() -> Vec<(&'static str, Value)> {
             })),
         ),
     ]
+}
+
+/// A pod as Istio's injector leaves it for the next one.
+pub(crate) fn istio() -> Value {
+    json!({
+        "metadata": {
+            "name": "worker",
+            "labels": { "leasehold.dev/inject": "true" },
+            "annotations": {
+                "sidecar.istio.io/status":
+                    r#"{"initContainers":["istio-validation","istio-proxy"],"containers":null}"#
+            }
+        },
+        "spec": {
+            "terminationGracePeriodSeconds": 8000,
+            "initContainers": [
+                { "name": "istio-validation", "args": ["istio-iptables", "--run-validation"] },
+                {
+                    "name": "istio-proxy",
+                    "restartPolicy": "Always",
+                    "startupProbe": { "httpGet": { "path": "/healthz/ready", "port": 15021 } }
+                }
+            ],
+            "containers": [{ "name": "worker", "command": ["sleep", "infinity"] }]
+        }
+    })
 }
 
 /// Injects, and looks at what must hold for every pod.

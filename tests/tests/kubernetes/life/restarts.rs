@@ -114,17 +114,16 @@ fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
     nothing_broke(&evidence, 4);
 }
 
-/// What the command line injects, on a pod that cannot reach any coordinator.
-#[test]
-fn a_worker_starts_without_a_coordinator() {
-    let Some(installation) = RealInstallation::shared() else { return };
-    let namespace = installation.namespace("alone");
-    let pod = template(&namespace, &["--job-ms-min=100", "--job-ms-max=200"]);
+/// Makes the pod `alone` with what the command line injects, which cannot reach any coordinator,
+/// and waits until it is ready.
+fn start_alone(namespace: &TestNamespace<'_>, annotations: &str) {
+    let pod = template(namespace, &["--job-ms-min=100", "--job-ms-max=200"]);
     let pod =
         format!("apiVersion: v1\nkind: Pod\n{}", dedent(&pod).replace("app: builds", "app: alone"));
     // Opted out, so that no webhook is asked.
     let pod = pod.replace("leasehold.dev/inject: 'true'", "leasehold.dev/cluster: builds");
-    let pod = pod.replace("metadata:\n", "metadata:\n  name: alone\n");
+    let metadata = format!("metadata:\n  name: alone\n  annotations: {{{annotations}}}\n");
+    let pod = pod.replace("metadata:\n", &metadata);
     let mut inject = Command::new(toolbox::binary("leasehold"));
     inject.args(["inject", "-f", "-", "--coordinator", "nobody.invalid:7400"]);
     let pipes = inject.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -137,13 +136,31 @@ fn a_worker_starts_without_a_coordinator() {
     assert!(manifest.contains(AGENT), "{manifest}");
     namespace.apply(&manifest);
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/alone", "--timeout=170s"]);
-    assert_eq!(restarts(&namespace, "alone", AGENT), 0);
+    assert_eq!(restarts(namespace, "alone", AGENT), 0);
+}
+
+#[test]
+fn a_worker_starts_without_a_coordinator() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let namespace = installation.namespace("alone");
+    start_alone(&namespace, "");
     // No lease, no job.
     assert!(namespace.evidence().runs.is_empty());
     namespace.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
     let seen = &namespace.pods_deleted()["alone"];
     let worker = &container(seen, "worker")["state"]["terminated"];
     assert_eq!(worker["exitCode"], 0, "{worker}");
+}
+
+/// As in a mesh that refuses the kubelet: nothing answers at the pod's address.
+#[test]
+fn an_agent_that_a_kubelet_cannot_reach_is_probed_in_its_container() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let namespace = installation.namespace("meshed");
+    let annotations = "config.leasehold.dev/health-listen: '127.0.0.1:7412', \
+                       config.leasehold.dev/probes: exec";
+    start_alone(&namespace, annotations);
+    namespace.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
 }
 
 /// A template's lines, four columns to the left.
