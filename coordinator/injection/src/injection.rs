@@ -106,7 +106,7 @@ fn build(
     cluster: &str,
     warnings: &mut Vec<String>,
 ) -> Result<(crate::digest::Digest, Vec<Edit>), Refusal> {
-    check_names(bare)?;
+    check_place(bare)?;
     let worker = Worker::find(bare, config)?;
     let mut draft = Draft::new(bare);
     let mut status = Status::new(&config.image, &worker.name);
@@ -187,15 +187,17 @@ fn pull_secrets(bare: &Value, config: &PodSettings) -> Result<Vec<String>, Refus
     Ok(names.cloned().collect())
 }
 
-/// Checks that the pod has no container or volume with a name of the injection.
-fn check_names(bare: &Value) -> Result<(), Refusal> {
+/// Checks that the pod runs on Linux, and has no container or volume with a name of the injection.
+fn check_place(bare: &Value) -> Result<(), Refusal> {
     map_at(bare, &[])?;
     map_at(bare, &keys(&["metadata"]))?;
     let spec = keys(&["spec"]);
     map_at(bare, &spec)?.ok_or(Refusal::shape(&spec, "a map"))?;
-    if at(bare, &keys(&["spec", "os", "name"])).and_then(Value::as_str) == Some("windows") {
-        let field = "spec.os.name".into();
-        return Err(Refusal::Shape { field, wanted: "linux: the agent does not run on Windows" });
+    for path in [&["spec", "os", "name"], &["spec", "nodeSelector", "kubernetes.io/os"]] {
+        let path = keys(path);
+        if at(bare, &path).and_then(Value::as_str) == Some("windows") {
+            return Err(Refusal::shape(&path, "linux: the agent does not run on Windows"));
+        }
     }
     let volumes = keys(&["spec", "volumes"]);
     for name in volumes::NAMES {

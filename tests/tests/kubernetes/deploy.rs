@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use leasehold_injection::Sidecar;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::kube::{Access, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get, until_ok};
 use tests::toolbox;
@@ -212,7 +212,9 @@ images:
     let overlay = kustomization("../../deploy/overlays/ha", &components, images);
     let _installed = Installed::new(access, overlay.path());
     until_pods_are_admitted(access, 3);
-    let pod = &list(access, "leasehold-system", "pods")[0]["spec"]["containers"][0];
+    let spec = &list(access, "leasehold-system", "pods")[0]["spec"];
+    assert_eq!(spec["nodeSelector"], json!({ "kubernetes.io/os": "linux" }));
+    let pod = &spec["containers"][0];
     assert_eq!(pod["image"], "mirror/of/leasehold:0.2.0");
     let set = |name: &str| {
         let variables = pod["env"].as_array().expect("variables");

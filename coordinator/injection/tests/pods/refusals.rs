@@ -91,7 +91,13 @@ fn refusals_name_the_field_and_the_fix() {
         ),
         (
             json!({ "spec": { "containers": [{ "name": "w" }], "os": { "name": "windows" } } }),
-            "spec.os.name",
+            "spec.os.name is not linux",
+        ),
+        (
+            json!({ "spec": {
+                "containers": [{ "name": "w" }], "nodeSelector": { "kubernetes.io/os": "windows" }
+            } }),
+            "spec.nodeSelector.kubernetes.io/os is not linux",
         ),
         (
             json!({
