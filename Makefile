@@ -35,6 +35,11 @@ FUZZ_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),60)
 FUZZER ?= all
 # For `make reconnects`: how often the leader ends.
 FAILOVERS ?= 200
+# For `make images`: amd64, arm64 or both; this machine's if empty.
+ARCH ?=
+TARGET_amd64 := x86_64-unknown-linux-gnu
+TARGET_arm64 := aarch64-unknown-linux-gnu
+TARGETS := $(foreach arch,$(ARCH),$(or $(TARGET_$(arch)),$(error ARCH=$(arch): use amd64, arm64 or "amd64 arm64")))
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
 TARGET := $${CARGO_TARGET_DIR:-target}
@@ -181,17 +186,23 @@ binaries: ## The coordinator, the agent and the command line, not optimised. `ma
 	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
 
 .PHONY: images
-images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`
+images: ## Container images without a builder, in .cache/images. `make images`, `make images PROFILE=dev` or `make images ARCH="amd64 arm64"`
 	$(call say,building static programs ($(PROFILE)))
-	@for built in coordinator:$(PROFILE) agent:$(AGENT_PROFILE); do \
-	    name=$${built%:*}; \
-	    cargo rustc $(CARGO_FLAGS) --profile $${built#*:} -p leasehold-$$name --bin leasehold-$$name \
-	        -- -C target-feature=+crt-static -C strip=symbols; \
+	@host=$$(rustc -vV | sed -n 's/^host: //p'); \
+	for target in $(or $(TARGETS),$$host); do \
+	    linker=$$([[ $$target == $$host ]] || echo "-C linker=$${target%%-*}-linux-gnu-gcc"); \
+	    for built in coordinator:$(PROFILE) agent:$(AGENT_PROFILE); do \
+	        name=$${built%:*}; \
+	        cargo rustc $(CARGO_FLAGS) $(if $(TARGETS),--target $$target) --profile $${built#*:} \
+	            -p leasehold-$$name --bin leasehold-$$name \
+	            -- -C target-feature=+crt-static -C strip=symbols $$linker; \
+	    done; \
 	done
 	$(call say,packing)
 	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin images -- --archives .cache/images \
-	    $(if $(filter release,$(PROFILE)),--programs "$(TARGET)/agent") \
-	    --programs "$(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
+	    $(foreach folder,$(or $(TARGETS:%=/%),/),\
+	    $(if $(filter release,$(PROFILE)),--programs "$(TARGET)$(folder:/=)/agent") \
+	    --programs "$(TARGET)$(folder:/=)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))")
 
 .PHONY: tools
 tools: ## buf, grpcurl and a Kubernetes, pinned, a browser and g++; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`

@@ -1,11 +1,12 @@
-//! Container images of one layer, packed without a builder.
+//! Container images of one layer, packed without a builder, for one architecture or several.
 
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ring::digest::{SHA256, digest};
-use serde_json::json;
+use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 /// An image to be packed.
@@ -25,12 +26,6 @@ impl Image {
         let entrypoint = entrypoint.iter().map(|&part| part.to_owned()).collect();
         let user = "65532:65532".to_owned();
         Self { reference: reference.to_owned(), entrypoint, user, files: Vec::new() }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn reference(&self) -> &str {
-        &self.reference
     }
 
     /// With a file of this machine at an absolute path.
@@ -58,15 +53,18 @@ impl Image {
         self.file(source, path)
     }
 
-    /// Writes an archive that `ctr images import` reads.
+    /// Writes an archive of an image for this machine: see [`pack`].
     ///
     /// # Panics
     /// If a file cannot be read or the archive not be written.
     pub fn pack(&self, archive: &Path) {
-        let layer = self.layer().expect("a layer in memory");
-        let layer_id = hex(&layer);
-        let config = json!({
-            "architecture": architecture(),
+        pack(&[(architecture(), self)], archive);
+    }
+
+    /// Its configuration, with the digest of its layer.
+    fn config(&self, architecture: Architecture, layer: &str) -> String {
+        json!({
+            "architecture": architecture,
             "os": "linux",
             "created": "2026-01-01T00:00:00Z",
             "config": {
@@ -75,25 +73,10 @@ impl Image {
                 "WorkingDir": "/",
                 "User": self.user,
             },
-            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer_id}")] },
+            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer}")] },
             "history": [{ "created_by": "tests" }],
-        });
-        let config = config.to_string().into_bytes();
-        let (config_file, layer_file) =
-            (format!("{}.json", hex(&config)), format!("{layer_id}/layer.tar"));
-        let manifest = json!([{
-            "Config": config_file, "RepoTags": [self.reference], "Layers": [layer_file],
-        }]);
-        let file = std::fs::File::create(archive).expect("the archive is created");
-        let mut tar = Builder::new(file);
-        for (path, data) in [
-            (&*layer_file, &*layer),
-            (&*config_file, &*config),
-            ("manifest.json", manifest.to_string().as_bytes()),
-        ] {
-            append(&mut tar, path, data).expect("the archive is written");
-        }
-        tar.finish().expect("the archive is written");
+        })
+        .to_string()
     }
 
     fn layer(&self) -> std::io::Result<Vec<u8>> {
@@ -108,6 +91,89 @@ impl Image {
             append(&mut tar, path.trim_start_matches('/'), &std::fs::read(source)?)?;
         }
         tar.into_inner()
+    }
+}
+
+/// The architecture of an image, in the words of images.
+pub type Architecture = &'static str;
+
+/// Writes an archive with an image for each of these architectures, under the name of the first. It
+/// is an OCI image layout, whose index `ctr images import` and registries read, and for `docker
+/// load` an archive of the image for this machine, or else of the first.
+///
+/// # Panics
+/// If there is no image, a file cannot be read, or the archive not be written.
+pub fn pack(images: &[(Architecture, &Image)], archive: &Path) {
+    const OCI: &str = "application/vnd.oci.image";
+    let (_, first) = images.first().expect("an image");
+    let file = std::fs::File::create(archive).expect("the archive is created");
+    let mut blobs = Blobs { tar: Builder::new(file), written: BTreeSet::new() };
+    let (mut manifests, mut for_docker) = (Vec::new(), None);
+    for &(architecture, image) in images {
+        let layer = blobs.add(&format!("{OCI}.layer.v1.tar"), &image.layer().expect("a layer"));
+        let config = blobs.add(
+            &format!("{OCI}.config.v1+json"),
+            &image.config(architecture, &layer.digest).into_bytes(),
+        );
+        if for_docker.is_none() || architecture == self::architecture() {
+            for_docker = Some(json!([{
+                "Config": config.path(), "RepoTags": [first.reference], "Layers": [layer.path()],
+            }]));
+        }
+        let kind = format!("{OCI}.manifest.v1+json");
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": kind,
+            "config": config.descriptor, "layers": [layer.descriptor],
+        });
+        let mut manifest = blobs.add(&kind, &manifest.to_string().into_bytes()).descriptor;
+        manifest["platform"] = json!({ "architecture": architecture, "os": "linux" });
+        manifests.push(manifest);
+    }
+    let kind = format!("{OCI}.index.v1+json");
+    let index = json!({ "schemaVersion": 2, "mediaType": kind, "manifests": manifests });
+    let mut index = blobs.add(&kind, &index.to_string().into_bytes()).descriptor;
+    let (_, tag) = first.reference.rsplit_once(':').unwrap_or((&first.reference, "latest"));
+    index["annotations"] = json!({
+        "io.containerd.image.name": first.reference, "org.opencontainers.image.ref.name": tag,
+    });
+    for (path, data) in [
+        ("oci-layout", json!({ "imageLayoutVersion": "1.0.0" })),
+        ("index.json", json!({ "schemaVersion": 2, "mediaType": kind, "manifests": [index] })),
+        ("manifest.json", for_docker.expect("an image")),
+    ] {
+        append(&mut blobs.tar, path, data.to_string().as_bytes()).expect("the archive is written");
+    }
+    blobs.tar.finish().expect("the archive is written");
+}
+
+/// The blobs of an archive, each once.
+struct Blobs {
+    tar: Builder<std::fs::File>,
+    written: BTreeSet<String>,
+}
+
+/// A blob that is in an archive.
+struct Blob {
+    digest: String,
+    descriptor: Value,
+}
+
+impl Blobs {
+    fn add(&mut self, kind: &str, data: &[u8]) -> Blob {
+        let digest = hex(data);
+        let descriptor =
+            json!({ "mediaType": kind, "digest": format!("sha256:{digest}"), "size": data.len() });
+        let blob = Blob { digest, descriptor };
+        if self.written.insert(blob.digest.clone()) {
+            append(&mut self.tar, &blob.path(), data).expect("the archive is written");
+        }
+        blob
+    }
+}
+
+impl Blob {
+    fn path(&self) -> String {
+        format!("blobs/sha256/{}", self.digest)
     }
 }
 
@@ -127,11 +193,98 @@ fn hex(data: &[u8]) -> String {
     digest(&SHA256, data).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// This machine's, in the words of images.
-fn architecture() -> &'static str {
+/// That of this machine.
+fn architecture() -> Architecture {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    }
+}
+
+/// That of a program, as its ELF header says.
+///
+/// # Errors
+/// If it cannot be read, or is of none that images are made for.
+pub fn architecture_of(program: &Path) -> std::io::Result<Architecture> {
+    /// Where the header has the number of the machine (elf(5)), which these write little-endian.
+    const MACHINE: std::ops::Range<usize> = 18..20;
+    let mut header = [0; MACHINE.end];
+    std::fs::File::open(program)?.read_exact(&mut header)?;
+    match &header[MACHINE] {
+        [62, 0] if header.starts_with(b"\x7fELF") => Ok("amd64"),
+        [183, 0] if header.starts_with(b"\x7fELF") => Ok("arm64"),
+        _ => Err(std::io::Error::other("no program for amd64 or arm64")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that looks like a program for a machine with this number.
+    fn program(folder: &Path, name: &str, machine: u8) -> PathBuf {
+        let mut header = b"\x7fELF".to_vec();
+        header.resize(64, 0);
+        header[18] = machine;
+        let path = folder.join(name);
+        std::fs::write(&path, header).expect("written");
+        path
+    }
+
+    #[test]
+    fn an_archive_has_an_index_of_the_images_and_one_for_docker() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = [("x86", 62), ("arm", 183)];
+        let files = files.map(|(name, machine)| program(folder.path(), name, machine));
+        let image = |file: &Path| Image::new("mirror.invalid/it:1", &["/it"]).file(file, "/it");
+        let images = files.each_ref().map(|file| (architecture_of(file).expect("it"), image(file)));
+        let archive = folder.path().join("it.tar");
+        pack(&images.each_ref().map(|(name, image)| (*name, image)), &archive);
+
+        let mut blobs = std::collections::BTreeMap::new();
+        let mut tar = tar::Archive::new(std::fs::File::open(&archive).expect("the archive"));
+        for entry in tar.entries().expect("entries") {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("a path").display().to_string();
+            let mut data = Vec::new();
+            entry.read_to_end(&mut data).expect("its content");
+            if let Some(digest) = path.strip_prefix("blobs/sha256/") {
+                assert_eq!(digest, hex(&data));
+            }
+            blobs.insert(path, data);
+        }
+        let parsed = |path: &str| -> Value {
+            serde_json::from_slice(&blobs[path]).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        let followed = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            let path = digest.replace("sha256:", "blobs/sha256/");
+            assert_eq!(descriptor["size"], blobs[&path].len());
+            path
+        };
+        assert_eq!(parsed("oci-layout")["imageLayoutVersion"], "1.0.0");
+        let index = &parsed("index.json")["manifests"][0];
+        assert_eq!(index["annotations"]["io.containerd.image.name"], "mirror.invalid/it:1");
+        let index = parsed(&followed(index));
+        let manifests = index["manifests"].as_array().expect("manifests");
+        let mut layers = Vec::new();
+        for (manifest, architecture) in manifests.iter().zip(["amd64", "arm64"]) {
+            assert_eq!(
+                manifest["platform"],
+                json!({ "architecture": architecture, "os": "linux" })
+            );
+            let manifest = parsed(&followed(manifest));
+            let config = parsed(&followed(&manifest["config"]));
+            assert_eq!(config["architecture"], architecture);
+            assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+            layers.push(followed(&manifest["layers"][0]));
+        }
+        assert_eq!((manifests.len(), layers[0] == layers[1]), (2, false));
+        let docker = &parsed("manifest.json")[0];
+        assert_eq!(docker["RepoTags"], json!(["mirror.invalid/it:1"]));
+        let own = usize::from(architecture() == "arm64");
+        assert_eq!(docker["Layers"], json!([layers[own]]));
+        architecture_of(&archive).expect_err("it is no program");
     }
 }

@@ -31,7 +31,7 @@ pub use control_plane::{Component, ControlPlane, WEBHOOK_CLIENT};
 pub use fleet::{CoordinatorEndpoints, Fleet, Work};
 pub use fleet_fixture::{FleetFixture, Lease};
 pub use hollow_node::HollowNode;
-pub use image::Image;
+pub use image::{Architecture, Image, architecture_of, pack};
 pub use node::{Node, PAUSE_IMAGE};
 pub use objects::Objects;
 pub use pods::{NoProcesses, Runner, SimulatedPod};
