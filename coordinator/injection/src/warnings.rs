@@ -23,7 +23,9 @@ pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &
         let [listen, health] = ports(config);
         warnings.push(format!(
             "spec.hostNetwork: the agent's ports {listen} and {health} are the node's: only one \
-             such pod fits on a node, and every process on the node can call its worker API"
+             such pod fits on a node, and every process on the node can call its worker API. The \
+             agent reaches the coordinator from the node's address: where the network enforces \
+             policies, that takes deploy/components/host-network"
         ));
     }
     names(pod, with, warnings);

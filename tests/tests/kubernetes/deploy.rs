@@ -201,6 +201,7 @@ images:
         "prometheus",
         "ipv6",
         "egress",
+        "host-network",
         "openshift",
         "fence",
         "pod-register",

@@ -47,6 +47,7 @@ fn warns_about_surprising_settings() {
     assert!(warned(json!({ "terminationGracePeriodSeconds": 600 }), "Set it above 600"));
     assert!(!warned(json!({ "terminationGracePeriodSeconds": 601 }), "terminationGrace"));
     assert!(warned(json!({ "hostNetwork": true }), "7411 and 7412 are the node's"));
+    assert!(warned(json!({ "hostNetwork": true }), "deploy/components/host-network"));
     assert!(!warned(json!({ "hostNetwork": false }), "hostNetwork"));
     assert!(warned(json!({}), "spec.containers[1] listens on port 7412"));
     with.drain_deadline = None;
