@@ -1,6 +1,7 @@
 //! `leasehold-agent drain`: starts a drain of the worker's agent, and may wait for its end. It is
 //! made for a container's preStop hook, so it keeps trying while the agent restarts: the journal
-//! records the drain, and the request is idempotent.
+//! records the drain, and the request is idempotent. An agent that does not come back would hold
+//! the pod for its whole grace period, so it gives up after a time.
 
 mod call;
 
@@ -26,8 +27,9 @@ const FIRST_PROGRESS: Duration = Duration::from_secs(1);
 /// How long `--hold` tries to reach an agent that it has not reached yet. An agent that is not a
 /// sidecar ends with its drain.
 const HOLD_FIRST_LIMIT: Duration = Duration::from_secs(5);
-/// How long it tries to reach one again: a sidecar may be restarted with increasing pauses.
-const HOLD_LIMIT: Duration = Duration::from_secs(600);
+/// How long `--hold` tries to reach one again, and `--wait` tries to reach one at all: a sidecar
+/// may be restarted with increasing pauses, of five minutes at most.
+const RESTART_LIMIT: Duration = Duration::from_secs(600);
 /// The time between two lines about the drain's progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -62,9 +64,9 @@ async fn run(options: &DrainOptions) -> anyhow::Result<()> {
             let begun = timeout(limit, begin_with_retries(options)).await;
             begun.unwrap_or_else(|_| bail!("no answer within {}", duration::format_short(limit)))
         }
-        (true, None) => wait(options).await,
+        (true, None) => wait(options, Some(RESTART_LIMIT)).await,
         (true, Some(limit)) => {
-            let ended = timeout(limit, wait(options)).await;
+            let ended = timeout(limit, wait(options, None)).await;
             ended.unwrap_or_else(|_| bail!("not drained within {}", duration::format_short(limit)))
         }
     }
@@ -80,7 +82,7 @@ async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
             "the agent does not answer ({why}): start it, or set --addr to the address of its \
              --listen, as in --addr http://127.0.0.1:7411"
         ),
-        DrainError::Refused(why) => anyhow::anyhow!(why),
+        DrainError::Busy(why) | DrainError::Refused(why) => anyhow::anyhow!(why),
     })?;
     println!("the drain has begun: {}", jobs_left(jobs));
     Holder::default().start(options);
@@ -95,10 +97,10 @@ async fn hold(options: &DrainOptions) -> anyhow::Result<()> {
         match call::drain(&options.agent, Request::Hold).await {
             Ok(_) => return Ok(()),
             Err(DrainError::Refused(why)) => bail!(why),
-            Err(DrainError::Unavailable(why)) => {
+            Err(DrainError::Busy(why) | DrainError::Unavailable(why)) => {
                 // The agent had accepted the request, and has ended since.
                 if asked_at.elapsed() > RETRY_PAUSE {
-                    (since, limit) = (Instant::now(), HOLD_LIMIT);
+                    (since, limit) = (Instant::now(), RESTART_LIMIT);
                 }
                 if since.elapsed() >= limit {
                     let limit = duration::format_short(limit);
@@ -139,7 +141,7 @@ impl Holder {
 }
 
 async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
-    let mut outage = OutageLog::default();
+    let mut outage = Outage::new(None);
     loop {
         match timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
@@ -148,15 +150,18 @@ async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
                 return Ok(());
             }
             Ok(Err(DrainError::Refused(why))) => bail!(why),
-            Ok(Err(DrainError::Unavailable(why))) => outage.pause(&why).await,
-            Err(_) => outage.pause("no answer").await,
+            Ok(Err(DrainError::Busy(why) | DrainError::Unavailable(why))) => {
+                outage.pause(&why).await?;
+            }
+            Err(_) => outage.pause("no answer").await?,
         }
     }
 }
 
-/// Begins the drain and waits for its end, or its deadline.
-async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
-    let (mut outage, mut holder) = (OutageLog::default(), Holder::default());
+/// Begins the drain and waits for its end, or its deadline. `outage_max` is how long an agent may
+/// not answer.
+async fn wait(options: &DrainOptions, outage_max: Option<Duration>) -> anyhow::Result<()> {
+    let (mut outage, mut holder) = (Outage::new(outage_max), Holder::default());
     let mut progress = interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -171,7 +176,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
                     // The request is idempotent, and its answer has the number of jobs left.
                     let request = call::drain(&options.agent, Request::Begin);
                     if let Ok(Ok(jobs)) = timeout(ANSWER_TIMEOUT, request).await {
-                        outage.is_back();
+                        outage.end(jobs);
                         holder.start(options);
                         println!("draining: {}", jobs_left(jobs));
                     }
@@ -193,31 +198,70 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
                 return Ok(());
             }
             Err(DrainError::Refused(why)) => bail!(why),
-            Err(DrainError::Unavailable(why)) => outage.pause(&why).await,
+            Err(DrainError::Busy(why)) => {
+                outage.since = None;
+                outage.pause(&why).await?;
+            }
+            Err(DrainError::Unavailable(why)) => outage.pause(&why).await?,
         }
     }
 }
 
-/// Reports that the agent does not answer, at a bounded rate.
-#[derive(Debug, Default)]
-struct OutageLog {
+/// How long the agent has not answered. It is reported at a bounded rate.
+#[derive(Debug)]
+struct Outage {
+    limit: Option<Duration>,
+    since: Option<Instant>,
     logged_at: Option<Instant>,
+    /// The running jobs in the last answer.
+    jobs: Option<u32>,
 }
 
-impl OutageLog {
-    async fn pause(&mut self, why: &str) {
+impl Outage {
+    fn new(limit: Option<Duration>) -> Self {
+        Self { limit, since: None, logged_at: None, jobs: None }
+    }
+
+    /// Waits before another attempt.
+    ///
+    /// # Errors
+    /// If the limit has passed.
+    async fn pause(&mut self, why: &str) -> anyhow::Result<()> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if let Some(limit) = self.limit.filter(|limit| since.elapsed() >= *limit) {
+            let last = match self.jobs {
+                None => "it has not answered once".to_owned(),
+                Some(jobs) => format!("when it last answered, {}", jobs_were_left(jobs)),
+            };
+            let limit = duration::format_short(limit);
+            bail!("the agent did not answer for {limit} ({why}): {last}");
+        }
         if self.logged_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
             self.logged_at = Some(Instant::now());
+            let until = match self.limit {
+                None => "until it does, or until --timeout".to_owned(),
+                Some(limit) => format!("for at most {}", duration::format_short(limit)),
+            };
             eprintln!(
-                "the agent does not answer ({why}): retrying until it does, or until --timeout. If \
-                 its worker API has another address, set it with --addr"
+                "the agent does not answer ({why}): retrying {until}. If its worker API has \
+                 another address, set it with --addr"
             );
         }
         sleep(RETRY_PAUSE).await;
+        Ok(())
     }
 
-    fn is_back(&mut self) {
-        self.logged_at = None;
+    /// The agent has answered.
+    fn end(&mut self, jobs: u32) {
+        (self.since, self.logged_at, self.jobs) = (None, None, Some(jobs));
+    }
+}
+
+fn jobs_were_left(jobs: u32) -> String {
+    match jobs {
+        0 => "no job was left".into(),
+        1 => "1 job was left".into(),
+        jobs => format!("{jobs} jobs were left"),
     }
 }
 
@@ -226,5 +270,37 @@ fn jobs_left(jobs: u32) -> String {
         0 => "no job is left".into(),
         1 => "1 job is left".into(),
         jobs => format!("{jobs} jobs are left"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> DrainOptions {
+        let agent = "http://127.0.0.1:1".parse().expect("a URL");
+        DrainOptions { agent, wait: true, hold: false, timeout: None, command: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_come_back_is_not_waited_for_without_end() {
+        let limit = Some(Duration::from_millis(500));
+        let waited = timeout(Duration::from_secs(60), wait(&options(), limit)).await;
+        let error = waited.expect("it gives up").expect_err("it is not drained").to_string();
+        assert!(error.contains("did not answer for 500ms (127.0.0.1:1: "), "{error}");
+        assert!(error.contains("it has not answered once"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn each_answer_begins_the_limit_anew_and_is_in_the_error() {
+        let mut outage = Outage::new(Some(Duration::ZERO));
+        outage.pause("away").await.expect_err("the limit has passed");
+        outage.end(3);
+        assert_eq!(outage.since, None);
+        let error = outage.pause("away").await.expect_err("it has passed again").to_string();
+        assert!(error.contains("(away): when it last answered, 3 jobs were left"), "{error}");
+        let mut endless = Outage::new(None);
+        endless.since = Instant::now().checked_sub(Duration::from_secs(3600));
+        endless.pause("away").await.expect("there is no limit");
     }
 }

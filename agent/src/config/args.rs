@@ -141,7 +141,7 @@ pub(super) struct DrainArgs {
     )]
     pub(super) addr: Url,
     /// Wait until no job runs and no stream is held, or the drain's deadline has passed. If the
-    /// agent cannot be reached, keep trying
+    /// agent cannot be reached, keep trying for 10 minutes, or for as long as --timeout allows
     #[arg(long)]
     pub(super) wait: bool,
     /// Keep a sidecar's drain in force for as long as this process lives, and exit when the drain

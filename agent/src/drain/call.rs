@@ -25,6 +25,9 @@ pub(super) enum DrainError {
     /// The agent cannot be reached, or exited before it answered: it may restart.
     #[error("{0}")]
     Unavailable(String),
+    /// The agent answered that it stops, or has too many waiting clients.
+    #[error("{0}")]
+    Busy(String),
     /// The agent refused, or the server is not an agent.
     #[error("{0}")]
     Refused(String),
@@ -80,8 +83,7 @@ pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainErr
 fn refusal(address: &str, answer: &Answer) -> DrainError {
     let message = serde_json::from_slice(&answer.body).map(|body: ErrorAnswer| body.error.message);
     match (answer.status, message) {
-        // The agent is stopping, or has too many waiting clients.
-        (503, Ok(message)) => DrainError::Unavailable(message),
+        (503, Ok(message)) => DrainError::Busy(message),
         (status, Ok(message)) => {
             DrainError::Refused(format!("{address} answered {status}: {message}"))
         }
