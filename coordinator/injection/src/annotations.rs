@@ -10,6 +10,7 @@ use crate::draft::{keys, map_at};
 use crate::flags::{FLAGS, RESERVED, check_flag};
 use crate::names::CONFIG;
 use crate::probes::ProbeKind;
+use crate::qos::is_guaranteed;
 use crate::refusal::Refusal;
 use crate::sidecar::{AgentUser, Resources, Sidecar, pull_secrets};
 
@@ -75,6 +76,9 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<PodSettings, Refusal> 
     }
     let given = std::mem::replace(&mut config.resources, with.resources.clone());
     config.resources.refine(&given);
+    if is_guaranteed(pod)? {
+        config.resources.guarantee();
+    }
     check_image("the agent's ", &config.image)?;
     Ok(config)
 }

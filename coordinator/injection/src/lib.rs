@@ -13,6 +13,7 @@ pub mod flags;
 mod injection;
 pub mod names;
 mod probes;
+mod qos;
 mod refusal;
 mod removal;
 pub mod sidecar;

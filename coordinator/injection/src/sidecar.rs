@@ -176,6 +176,22 @@ impl Resources {
         }
     }
 
+    /// Limits what nobody has set to what is asked for, as a pod of the class `Guaranteed` needs
+    /// it: with enough CPU that the limit does not delay renewals.
+    pub(crate) fn guarantee(&mut self) {
+        const CPU: &str = "100m";
+        let standard = Self::standard();
+        if (&self.cpu_request, &self.cpu_limit) == (&standard.cpu_request, &standard.cpu_limit) {
+            self.cpu_request = Some(CPU.parse().expect("a quantity"));
+            self.cpu_limit.clone_from(&self.cpu_request);
+        }
+        if (&self.memory_request, &self.memory_limit)
+            == (&standard.memory_request, &standard.memory_limit)
+        {
+            self.memory_request.clone_from(&self.memory_limit);
+        }
+    }
+
     /// Those that are set, with their names.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &Quantity)> {
         let all = [

@@ -3,6 +3,7 @@
 mod again;
 mod meshes;
 mod places;
+mod qos;
 mod refusals;
 mod round_trip;
 mod shapes;

@@ -105,6 +105,23 @@ fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installati
 }
 
 #[test]
+fn the_api_server_keeps_the_class_of_a_pod_and_takes_an_agent_that_is_probed_by_a_command() {
+    let Some(fixture) = InjectorFixture::set(&[]) else { return };
+    fixture.apply(&worker_cluster("builds", json!({})));
+    fixture.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
+    let mut guaranteed = opted_in("guaranteed", json!({ "sidecar.istio.io/status": "{}" }));
+    guaranteed["spec"]["containers"][0]["resources"] =
+        json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
+    let (stored, _) = fixture.create(&guaranteed);
+    assert_eq!(stored["status"]["qosClass"], "Guaranteed", "{stored:#}");
+    let command = json!(["/leasehold-agent", "probe"]);
+    assert_eq!(agents(&stored)[0]["livenessProbe"]["exec"]["command"], command);
+    let (stored, _) = fixture.create(&opted_in("plain", json!({})));
+    assert_eq!(stored["status"]["qosClass"], "Burstable", "{stored:#}");
+    assert_eq!(agents(&stored)[0]["livenessProbe"]["httpGet"]["port"], 7412);
+}
+
+#[test]
 fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     let Some(mut fixture) = InjectorFixture::set(&["--agent-image", "mirror/agent:1"]) else {
         return;
