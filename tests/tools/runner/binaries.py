@@ -27,6 +27,8 @@ class TestBinary:
     command: tuple[str, ...]
     folder: Path
     environment: dict[str, str] = field(default_factory=dict, compare=False)
+    # Whether one test can be chosen by its name: rustdoc splits arguments at spaces.
+    takes_names: bool = field(default=True, compare=False)
 
     def variables(self) -> dict[str, str]:
         """The environment of its process."""

@@ -88,8 +88,9 @@ def _passes_alone(run: BinaryRun, outcome: Outcome, folder: Path, progress: Prog
     if outcome.name == EXIT:
         return False
     progress.say(f"once more, alone: {run.binary.name}: {outcome.name}")
-    again = run_binary(run.binary, ["--exact", outcome.name], folder / "alone.log")
-    passed = [one.result for one in again.outcomes] == ["ok"]
+    chosen = ["--exact", outcome.name] if run.binary.takes_names else []
+    again = run_binary(run.binary, chosen, folder / "alone.log")
+    passed = [one.result for one in again.outcomes if one.name == outcome.name] == ["ok"]
     if not passed:
         for one in again.outcomes:
             _print_failure(one)

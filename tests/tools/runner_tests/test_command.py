@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent.parent
@@ -71,6 +72,16 @@ class PlantedFailures(unittest.TestCase):
         self.run_with("flaky_1")
         self.assertEqual((self.folder / "always_passes").read_text(), "1")
         self.assertEqual((self.folder / "flaky_1").read_text(), "2")
+
+    def test_of_a_binary_that_takes_no_names_all_tests_run_again(self):
+        for planted, is_red, times in [("flaky_1", False, "2"), ("fails_twice", True, "4")]:
+            binary = replace(self.binary(planted), takes_names=False)
+            with contextlib.redirect_stdout(io.StringIO()):
+                runs = run_lanes([Lane("planted", [binary])], self.folder, Progress())
+                result = rerun_failed(runs, self.folder / "flaky", Progress())
+            self.assertEqual(result.is_red(), is_red, planted)
+            self.assertEqual([one.name for one in result.flaky], [] if is_red else [planted])
+            self.assertEqual((self.folder / "always_passes").read_text(), times)
 
     def test_a_failure_that_fails_again_is_red(self):
         result, printed = self.run_with("fails_twice")
