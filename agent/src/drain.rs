@@ -14,6 +14,7 @@ use leasehold_types::duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::config::DrainOptions;
+use crate::runtime;
 use call::{DrainError, Request};
 
 /// How long the agent may take to answer a request that does not wait.
@@ -36,11 +37,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Runs the command and returns the exit code of this process.
 #[must_use]
 pub fn main(options: &DrainOptions) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run(options)),
-        Err(error) => Err(error).context("cannot start the async runtime"),
-    };
+    let outcome = runtime::block_on(run(options));
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
     }
@@ -231,7 +228,7 @@ impl Outage {
         if let Some(limit) = self.limit.filter(|limit| since.elapsed() >= *limit) {
             let last = match self.jobs {
                 None => "it has not answered once".to_owned(),
-                Some(jobs) => format!("when it last answered, {}", jobs_were_left(jobs)),
+                Some(jobs) => format!("its last answer: {}", jobs_left(jobs)),
             };
             let limit = duration::format_short(limit);
             bail!("the agent did not answer for {limit} ({why}): {last}");
@@ -254,14 +251,6 @@ impl Outage {
     /// The agent has answered.
     fn end(&mut self, jobs: u32) {
         (self.since, self.logged_at, self.jobs) = (None, None, Some(jobs));
-    }
-}
-
-fn jobs_were_left(jobs: u32) -> String {
-    match jobs {
-        0 => "no job was left".into(),
-        1 => "1 job was left".into(),
-        jobs => format!("{jobs} jobs were left"),
     }
 }
 
@@ -298,7 +287,7 @@ mod tests {
         outage.end(3);
         assert_eq!(outage.since, None);
         let error = outage.pause("away").await.expect_err("it has passed again").to_string();
-        assert!(error.contains("(away): when it last answered, 3 jobs were left"), "{error}");
+        assert!(error.contains("(away): its last answer: 3 jobs are left"), "{error}");
         let mut endless = Outage::new(None);
         endless.since = Instant::now().checked_sub(Duration::from_secs(3600));
         endless.pause("away").await.expect("there is no limit");

@@ -28,6 +28,7 @@ mod metrics;
 mod process_group;
 mod reaper;
 mod refusal;
+mod runtime;
 mod share_dir;
 mod signals;
 mod state_dir;

@@ -10,6 +10,7 @@ use hyper::Method;
 
 use crate::config::HealthProbe;
 use crate::http_client::{ANSWER_BYTES_MAX, Call};
+use crate::runtime;
 
 /// How long the agent may take to answer. It is less than the time-out of an injected probe, so
 /// that the reason is printed before the kubelet ends this process.
@@ -18,12 +19,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Runs the command and returns the exit code of this process.
 #[must_use]
 pub fn main(probe: &HealthProbe) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(ask(probe)),
-        Err(error) => Err(error).context("cannot start the async runtime"),
-    };
-    match outcome {
+    match runtime::block_on(ask(probe)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

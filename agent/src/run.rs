@@ -30,7 +30,7 @@ use crate::worker::adapter::{AdapterContext, Predecessor};
 use crate::worker::api::WorkerApi;
 use crate::worker::check::{HealthBefore, WorkerHealth};
 use crate::worker::shell_command;
-use crate::{launcher, watchdog};
+use crate::{launcher, runtime, watchdog};
 use with_child::ChildSupervisor;
 
 /// Runs the helper process that argv[0] names. Returns none if this process is not a helper.
@@ -66,17 +66,7 @@ pub fn leave(config: Config, leave: Leave) -> ExitCode {
 const EXIT_DRAIN_ORDERED: u8 = 3;
 
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => {
-            let ended = runtime.block_on(work);
-            // A pending DNS lookup must not delay the exit.
-            runtime.shutdown_background();
-            ended
-        }
-        Err(error) => Err(error).context("cannot start the async runtime"),
-    };
-    match ended {
+    match runtime::block_on(work) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             tracing::error!("{error:#}");
