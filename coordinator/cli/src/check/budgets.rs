@@ -30,16 +30,17 @@ fn checked(budgets: &[Value], pods: &[Value]) -> Finding {
     let mut finding = Finding::new("budgets", CHECK);
     let mut pods_of: BTreeMap<Vec<String>, Vec<&Value>> = BTreeMap::new();
     for pod in pods {
-        let names: Vec<_> = budgets.iter().filter(|it| is_for(it, pod)).map(place).collect();
+        let names: Vec<_> =
+            budgets.iter().filter(|budget| is_for(budget, pod)).map(place).collect();
         if !names.is_empty() {
             pods_of.entry(names).or_default().push(pod);
         }
     }
     for (names, pods) in pods_of.iter().filter(|(names, _)| names.len() > 1) {
         let wrong = format!(
-            "{} selected by several PodDisruptionBudgets ({}): the API server evicts no such pod",
-            describe_pods(pods),
-            names.join(", ")
+            "several PodDisruptionBudgets ({}) select {}: the API server evicts no such pod",
+            names.join(", "),
+            describe_pods(pods)
         );
         let surplus = names.iter().skip(1).map(|name| format!("kubectl delete {}", object(name)));
         let problem = Problem::new(wrong, "keep one of them");
@@ -66,7 +67,7 @@ fn is_for(budget: &Value, pod: &Value) -> bool {
     }
     let selector = &budget["spec"]["selector"];
     let selector = serde_json::from_value::<Option<LabelSelector>>(selector.clone());
-    let selector = selector.ok().flatten().and_then(|it| Selector::try_from(it).ok());
+    let selector = selector.ok().flatten().and_then(|selector| Selector::try_from(selector).ok());
     let labels = serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
     selector.is_some_and(|selector| selector.matches(&labels))
 }
@@ -133,11 +134,8 @@ mod tests {
         ] {
             assert!(!checked(&[one("nothing", nothing)], &pods).is_ok());
         }
-        let other = budget(
-            "other",
-            json!({ "maxUnavailable": 0, "selector": {
-            "matchLabels": { "app": "x" } } }),
-        );
+        let of_others = json!({ "matchLabels": { "app": "x" } });
+        let other = budget("other", json!({ "maxUnavailable": 0, "selector": of_others }));
         assert!(checked(&[good, other], &pods).is_ok(), "it is for no worker");
     }
 }

@@ -19,7 +19,7 @@ const KIND: &str = "ValidatingWebhookConfiguration";
 const FIXED: [&str; 3] = ["objectSelector", "rules", "sideEffects"];
 
 /// The ValidatingWebhookConfiguration of this version.
-fn wanted() -> &'static Value {
+pub(super) fn wanted() -> &'static Value {
     let found = objects().iter().find(|object| object["kind"] == KIND);
     found.expect("the manifests configure the webhook, as a test says")
 }

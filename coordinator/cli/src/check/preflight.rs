@@ -1,6 +1,8 @@
 //! Checks before an installation (`--pre`): the user may install, nothing of another installation
 //! is in the way, and the cluster has what workers need.
 
+use std::collections::BTreeSet;
+
 use futures_util::{StreamExt, stream};
 use kube::api::ListParams;
 use leasehold_types::counted;
@@ -239,29 +241,30 @@ async fn own_namespace(api: &ApiClient, namespace: &str) -> Finding {
 /// No other namespace has an installation: both would write the same webhooks and ClusterRoles.
 async fn other_installation(api: &ApiClient, namespace: &str) -> Finding {
     let mut finding = Finding::new("pre-other", "no other namespace has an installation");
-    for (folder, name) in
-        [(webhook::FOLDER, "leasehold-injector"), (evictions::FOLDER, "leasehold-validator")]
+    let mut others = BTreeSet::new();
+    for (folder, wanted) in
+        [(webhook::FOLDER, webhook::wanted()), (evictions::FOLDER, evictions::wanted())]
     {
-        let there = match api.get(folder, name).await {
-            Ok(Some(there)) => there,
-            Ok(None) => continue,
-            Err(error) => {
-                finding.skip(error.text());
-                continue;
+        match api.get(folder, text(&wanted["metadata"]["name"])).await {
+            Ok(Some(there)) => {
+                let of = |webhook: &Value| {
+                    text(&webhook["clientConfig"]["service"]["namespace"]).to_owned()
+                };
+                others.extend(list(&there["webhooks"]).map(of));
             }
-        };
-        let services =
-            list(&there["webhooks"]).map(|it| text(&it["clientConfig"]["service"]["namespace"]));
-        let mut others = services.filter(|other| !other.is_empty() && *other != namespace);
-        if let Some(other) = others.next() {
-            let wrong = format!(
-                "Leasehold is installed in namespace {other}, by its webhooks in {name}: a second \
-                 installation would take over these and the ClusterRoles"
-            );
-            let fix = "upgrade that one, give it more namespaces to serve, or remove it first";
-            let look = format!("leasehold check --namespace {other}");
-            finding.fail(Problem::new(wrong, fix).run(look));
+            Ok(None) => {}
+            Err(error) => finding.skip(error.text()),
         }
+    }
+    // A webhook that is called by its address names no namespace.
+    for other in others.iter().filter(|other| !other.is_empty() && *other != namespace) {
+        let wrong = format!(
+            "Leasehold is installed in namespace {other}: a second installation would take over \
+             its webhooks and ClusterRoles"
+        );
+        let fix = "upgrade that one, give it more namespaces to serve, or remove it first";
+        let look = format!("leasehold check --namespace {other}");
+        finding.fail(Problem::new(wrong, fix).run(look));
     }
     finding
 }

@@ -25,7 +25,7 @@ const FIXED: [&str; 5] =
     ["failurePolicy", "objectSelector", "reinvocationPolicy", "rules", "sideEffects"];
 
 /// The MutatingWebhookConfiguration of this version.
-fn wanted() -> &'static Value {
+pub(super) fn wanted() -> &'static Value {
     objects()
         .iter()
         .find(|object| object["kind"] == "MutatingWebhookConfiguration")

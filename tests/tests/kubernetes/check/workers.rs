@@ -170,7 +170,7 @@ spec:
     let says = &["/nothing allows no eviction at any time", "allow one pod at a time"];
     Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
     budget("second", "minAvailable: 1");
-    let says = &["selected by several PodDisruptionBudgets", "/nothing", "/second"];
+    let says = &["several PodDisruptionBudgets (", "/nothing", "/second"];
     Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
     fixture.kubectl(&["delete", "poddisruptionbudget", "--all"]);
 }
