@@ -246,19 +246,26 @@ fn modules_have_no_circular_references() {
     assert!(circles.is_empty(), "modules in circles:\n{shown}");
 }
 
-#[test]
-fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
+/// The only circle of a crate of these files.
+fn planted_circle(files: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str, text: &str| {
+    for (name, text) in files {
         std::fs::write(folder.path().join(name), text).expect("a file");
-    };
-    write("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub use self::b::B;\n");
-    write("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::d::D;\n}\nuse super::B;\n");
-    write("b.rs", "pub struct B;\npub fn b() {\n    println!(\"{}\", crate::c::C);\n}\n");
-    write("c.rs", "pub const C: u8 = crate::a::A;\n");
-    write("d.rs", "use super::a;\n");
+    }
     let circles = Modules::read(&folder.path().join("lib.rs")).circles();
     let [circle] = circles.as_slice() else { panic!("one circle expected: {circles:?}") };
+    circle.clone()
+}
+
+#[test]
+fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
+    let circle = planted_circle(&[
+        ("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub use self::b::B;\n"),
+        ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::d::D;\n}\nuse super::B;\n"),
+        ("b.rs", "pub struct B;\npub fn b() {\n    println!(\"{}\", crate::c::C);\n}\n"),
+        ("c.rs", "pub const C: u8 = crate::a::A;\n"),
+        ("d.rs", "use super::a;\n"),
+    ]);
     for (from, to) in [("a.rs", "b.rs"), ("b.rs", "c.rs"), ("c.rs", "a.rs")] {
         let is_link = |line: &str| line.contains(&format!("/{from} -> ")) && line.ends_with(to);
         assert!(circle.lines().any(is_link), "{from} -> {to} in\n{circle}");
@@ -268,16 +275,12 @@ fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
 
 #[test]
 fn finds_a_planted_circle_of_files_that_only_reexport() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str, text: &str| {
-        std::fs::write(folder.path().join(name), text).expect("a file");
-    };
-    write("lib.rs", "mod a;\nmod b;\nmod c;\n");
-    write("a.rs", "pub struct A;\n");
-    write("b.rs", "pub use crate::a::A;\npub const B: u8 = crate::c::C;\n");
-    write("c.rs", "use crate::b::A;\npub const C: u8 = 1;\npub fn c(_: A) {}\n");
-    let circles = Modules::read(&folder.path().join("lib.rs")).circles();
-    let [circle] = circles.as_slice() else { panic!("one circle expected: {circles:?}") };
+    let circle = planted_circle(&[
+        ("lib.rs", "mod a;\nmod b;\nmod c;\n"),
+        ("a.rs", "pub struct A;\n"),
+        ("b.rs", "pub use crate::a::A;\npub const B: u8 = crate::c::C;\n"),
+        ("c.rs", "use crate::b::A;\npub const C: u8 = 1;\npub fn c(_: A) {}\n"),
+    ]);
     assert!(circle.contains("b.rs -> ") && circle.contains("c.rs -> "), "{circle}");
 }
 

@@ -153,32 +153,8 @@ async fn only_the_replicas_of_an_adopted_workload_change_and_only_on_request() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("adopted");
     let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
-    fixture.apply(&format!(
-        r"
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {{name: swarm}}
-spec:
-  replicas: 1
-  podManagementPolicy: Parallel
-  selector: {{matchLabels: {{app: swarm}}}}
-  template:
-    metadata: {{labels: {{app: swarm, leasehold.dev/cluster: swarm}}}}
-    spec:
-      terminationGracePeriodSeconds: 7
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: swarm}}
-spec:
-  maxJobs: 3
-  maxJobsPerWorker: 1
-  workloadRef: {{kind: StatefulSet, name: swarm, scale: true}}
-",
-        fixture.affinity()
-    ));
+    let more = "replicas: 1\n  podManagementPolicy: Parallel";
+    fixture.apply(&adopted(&fixture, "StatefulSet", 3, more));
     fixture.wait_for("3 workers", "wc", "swarm", |it| connected(it, 3));
     let set = fixture.get("statefulset", "swarm").expect("the StatefulSet");
     assert_eq!(set["spec"]["replicas"], 3);
@@ -201,7 +177,7 @@ fn is_ready(object: &Value) -> bool {
     conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// A workload of two workers, which `more` describes, and the cluster that scales it.
+/// A workload, which `more` describes, and the cluster that scales it.
 fn adopted(fixture: &FleetFixture, kind: &str, jobs: u64, more: &str) -> String {
     format!(
         r"
@@ -214,6 +190,7 @@ spec:
   template:
     metadata: {{labels: {{app: swarm, leasehold.dev/cluster: swarm}}}}
     spec:
+      terminationGracePeriodSeconds: 7
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ---
