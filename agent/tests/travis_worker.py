@@ -1,5 +1,5 @@
 """A stand-in for the Travis worker: its remote controller with all its traps, and jobs that are
-stored when they begin and when they end.
+recorded when they begin and when they end.
 
 It always has another job for a processor that is free. Every trap is on unless --without names it.
 A trap that an agent steps into leaves a line in the journal.
@@ -330,7 +330,7 @@ def lose_jobs(pool):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--worker", required=True, help="its name in the journal")
-    parser.add_argument("--journal", required=True, help="where jobs are stored")
+    parser.add_argument("--journal", required=True, help="where jobs are recorded")
     parser.add_argument("--job-ms", nargs=2, type=int, default=[50, 500], help="how long jobs run")
     parser.add_argument("--job-dir", help="a job makes a file there, and ends when that is gone")
     parser.add_argument("--pause-ms", type=int, default=5, help="the longest wait for a job")

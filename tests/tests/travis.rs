@@ -197,7 +197,7 @@ fn manifest(jobs: u32) -> String {
     )
 }
 
-/// What a worker has stored.
+/// What a worker has recorded.
 fn lines(journal: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

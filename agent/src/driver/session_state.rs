@@ -40,8 +40,7 @@ impl SessionState {
         self.metrics.connected.store(false, Relaxed);
     }
 
-    /// Takes over what a notice of the holder says about the session with the coordinator at
-    /// `address`.
+    /// Applies a notice of the holder; `address` is the coordinator's.
     pub(super) fn observe(&self, notice: &Notice, address: &str) {
         match notice {
             Notice::Welcomed(epoch) => {

@@ -361,16 +361,22 @@ mod tests {
         };
         vec![
             nothing(),
-            set(|it| it.incarnation = Incarnation(3)),
-            set(|it| it.ttl = Duration::from_secs(9)),
-            set(|it| it.jobs_max = 4),
-            set(|it| it.sets = list(&[("a", false)]).sets()),
-            set(|it| it.sets = list(&[("a", true), ("b", false)]).sets()),
-            set(|it| it.sets = SetScope::Any),
-            set(|it| it.identity = Some(AgentId(1))),
-            set(|it| (it.identity, it.incarnation) = (Some(AgentId(2)), Incarnation(5))),
-            set(|it| (it.fresh_agent, it.incarnation) = (Some(AgentId(1)), Incarnation(3))),
-            set(|it| (it.fresh_agent, it.incarnation) = (Some(AgentId(2)), Incarnation(3))),
+            set(|exposure| exposure.incarnation = Incarnation(3)),
+            set(|exposure| exposure.ttl = Duration::from_secs(9)),
+            set(|exposure| exposure.jobs_max = 4),
+            set(|exposure| exposure.sets = list(&[("a", false)]).sets()),
+            set(|exposure| exposure.sets = list(&[("a", true), ("b", false)]).sets()),
+            set(|exposure| exposure.sets = SetScope::Any),
+            set(|exposure| exposure.identity = Some(AgentId(1))),
+            set(|exposure| {
+                (exposure.identity, exposure.incarnation) = (Some(AgentId(2)), Incarnation(5))
+            }),
+            set(|exposure| {
+                (exposure.fresh_agent, exposure.incarnation) = (Some(AgentId(1)), Incarnation(3))
+            }),
+            set(|exposure| {
+                (exposure.fresh_agent, exposure.incarnation) = (Some(AgentId(2)), Incarnation(3))
+            }),
             Exposure::anything(),
         ]
     }

@@ -241,7 +241,7 @@ impl Scenario {
             },
             class: None,
         };
-        let name = pairs.get("name").map_or_else(cluster_name, |it| named_cluster(it));
+        let name = pairs.get("name").map_or_else(cluster_name, |name| named_cluster(name));
         self.desired.clusters.insert(name, Arc::new(cluster));
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
@@ -252,7 +252,7 @@ impl Scenario {
             weight: 1,
             dedicated: false,
         };
-        let cluster = pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it));
+        let cluster = pairs.get("cluster").map_or_else(cluster_name, |name| named_cluster(name));
         let set = StreamSet {
             cluster,
             streams: streams.iter().map(stream).collect(),
@@ -326,7 +326,7 @@ impl Scenario {
         let worker = WorkerName::new(plain[1]).expect("a worker");
         let id: u64 = plain[0].parse().expect("a connection");
         self.agents.insert(id, (worker.clone(), self.epoch));
-        let cluster = pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it));
+        let cluster = pairs.get("cluster").map_or_else(cluster_name, |name| named_cluster(name));
         let hello = Hello {
             protocol: number("protocol", 1) as u32,
             incarnation: Incarnation(number("inc", 1)),

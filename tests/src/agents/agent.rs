@@ -357,7 +357,8 @@ impl Driver {
             Notice::PoolGranted(..) => self.record.pool_granted(),
             Notice::PoolExpired(_) => self.record.expired(),
             Notice::ProtocolViolation(rule) => {
-                self.record.fault(format!("w-{} was offended: {rule}", self.number));
+                self.record
+                    .fault(format!("w-{} reports a protocol violation: {rule}", self.number));
             }
             _ => {}
         }

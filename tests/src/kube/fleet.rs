@@ -97,7 +97,7 @@ impl Fleet {
         })
     }
 
-    /// The folder of the workers' journals. What is killed with its pod is stored there, too.
+    /// The folder of the workers' journals. What is killed with its pod is recorded there, too.
     #[must_use]
     pub fn journals(&self) -> PathBuf {
         self.folder.path().join("journals")

@@ -60,7 +60,7 @@ pub(super) async fn read_workers(
         };
         keys.into_iter().map(view).collect::<Vec<_>>()
     });
-    let with_view = |(it, view)| WorkerPod { view, ..it };
+    let with_view = |(pod, view)| WorkerPod { view, ..pod };
     Ok(pods.into_iter().zip(views.await?).map(with_view).collect())
 }
 
@@ -73,24 +73,24 @@ fn is_awaited(view: &WorkerView, silent_until: Option<Moment>, now: Moment) -> b
 /// Decides what to do for these pods.
 pub(super) fn plan(orphans: &[WorkerPod], state: &mut ReconcilerState, now: Moment) -> OrphanPlan {
     let mut plan = OrphanPlan::default();
-    for it in orphans.iter().filter(|orphan| orphan.pod.is_active()) {
-        let act = |kind| Action::on_pod(&it.pod, kind);
-        if let Some(busy) = state.idle.label_change(it, now) {
-            plan.actions.push(act(ActionKind::SetBusyLabel(it.pod.clone(), busy)));
+    for orphan in orphans.iter().filter(|orphan| orphan.pod.is_active()) {
+        let act = |kind| Action::on_pod(&orphan.pod, kind);
+        if let Some(busy) = state.idle.label_change(orphan, now) {
+            plan.actions.push(act(ActionKind::SetBusyLabel(orphan.pod.clone(), busy)));
         }
-        if it.is_busy() {
+        if orphan.is_busy() {
             continue;
         }
-        match &it.view {
+        match &orphan.view {
             // A later fleet of this name would find a worker that takes nothing.
-            Some(view) if it.drain_reason.is_some() && it.is_draining() => {
-                if it.needs_undrain_order(state.taken_back.contains(&it.pod.uid)) {
-                    state.taken_back.insert(it.pod.uid.clone());
+            Some(view) if orphan.drain_reason.is_some() && orphan.is_draining() => {
+                if orphan.needs_undrain_order(state.taken_back.contains(&orphan.pod.uid)) {
+                    state.taken_back.insert(orphan.pod.uid.clone());
                     plan.orders.push((OrderKind::Undrain, view.key.clone()));
                 }
             }
-            Some(_) | None if it.has_marks() => {
-                plan.actions.push(act(ActionKind::RemoveMarks(it.pod.clone())));
+            Some(_) | None if orphan.has_marks() => {
+                plan.actions.push(act(ActionKind::RemoveMarks(orphan.pod.clone())));
             }
             Some(_) | None => {}
         }

@@ -47,8 +47,8 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const BATCH_MAX: usize = 1_024;
 /// Calls that one batch makes.
 const ACTIONS_MAX: usize = 256;
-/// An object on which the API server fails so often with the same words is refused: about two
-/// seconds, so that a passing failure is none.
+/// An object counts as refused once the API server has failed on it so often with the same words,
+/// which takes about two seconds. A shorter failure is retried only.
 const REPEATED: u32 = 3;
 /// Calls in flight at once.
 const CONCURRENT_CALLS_MAX: usize = 16;
@@ -465,7 +465,7 @@ impl FleetReconciler {
         Ok(())
     }
 
-    /// Remembers the outcome of an action and records its event. The fleet is none where it was
+    /// Records the outcome of an action and its event. `fleet` is `None` for a pod whose fleet was
     /// deleted.
     fn record_outcome(
         &mut self,

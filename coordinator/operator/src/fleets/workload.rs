@@ -70,7 +70,7 @@ pub(crate) enum Rollout {
 pub(crate) enum StuckReason {
     /// A user has paused it before its end.
     Paused,
-    /// Its controller says this.
+    /// The reason that its controller reports.
     Reported(String),
 }
 

@@ -1,6 +1,6 @@
 //! A worker with long jobs, and streams where it is asked to, for tests and benchmarks on
 //! Kubernetes. It takes as many jobs as it may; asked to end it begins none any more and ends when
-//! the last is done. Each job is stored when it begins and when it ends, and nowhere else:
+//! the last is done. Each job is recorded when it begins and when it ends, and nowhere else:
 //! what a killed worker had in its hands is lost, and its journal shows it.
 
 mod streams;

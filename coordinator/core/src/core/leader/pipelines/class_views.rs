@@ -111,7 +111,7 @@ impl Query<'_> {
             (self.planned_load(class, worker), Reverse(worker.clone()))
         });
         let all = 0..class_capacity.rooms[at].len() as u32;
-        let mut room: Load = all.map(|it| class_capacity.rooms[at].room(it)).sum();
+        let mut room: Load = all.map(|worker| class_capacity.rooms[at].room(worker)).sum();
         let mut spared = Vec::new();
         let mut tried = 0;
         // Shares that came from workers that are counted as removable already.
