@@ -35,11 +35,12 @@ FUZZ_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),60)
 FUZZER ?= all
 # For `make reconnects`: how often the leader ends.
 FAILOVERS ?= 200
-# For `make images`: amd64, arm64 or both; this machine's if empty.
-ARCH ?=
+# For `make images`: amd64, arm64 or both; this machine's if empty. Only an ARCH of the command line
+# counts: some environments have one of their own. It is checked where it is used.
+ARCHITECTURES := $(if $(filter command%,$(origin ARCH)),$(ARCH))
 TARGET_amd64 := x86_64-unknown-linux-gnu
 TARGET_arm64 := aarch64-unknown-linux-gnu
-TARGETS := $(foreach arch,$(ARCH),$(or $(TARGET_$(arch)),$(error ARCH=$(arch): use amd64, arm64 or "amd64 arm64")))
+TARGETS = $(foreach arch,$(ARCHITECTURES),$(or $(TARGET_$(arch)),$(error ARCH=$(arch): use amd64, arm64 or "amd64 arm64")))
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
 TARGET := $${CARGO_TARGET_DIR:-target}
