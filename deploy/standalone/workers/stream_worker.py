@@ -74,7 +74,7 @@ class StreamWorker:
                 self.obey(*newest)
             for key in list(self.owned):
                 self.step(key)
-        releases = [self.stop(key, "stopped") for key in list(self.owned)]
+        releases = [self.stop_stream(key, "stopped") for key in list(self.owned)]
         for release in releases:
             release.join(timeout=2)
 
@@ -130,7 +130,7 @@ class StreamWorker:
                 if not own:
                     self.release(key, stream["token"])
                 else:
-                    self.stop(key, "revoked")
+                    self.stop_stream(key, "revoked")
             elif not own:
                 self.begin(key, stream["token"], asked_ns, until(asked_ns, stream))
             else:
@@ -161,13 +161,13 @@ class StreamWorker:
         try:
             own.copy()
         except Fenced:
-            self.stop(key, "fenced")
+            self.stop_stream(key, "fenced")
             return
         if own.over():
             # Nothing was written after that moment: this is when owning ended.
             self.end(key, "expired", at_ns=own.until_ns)
 
-    def stop(self, key, why):
+    def stop_stream(self, key, why):
         """Stops a stream, and only then notifies the agent."""
         token = self.owned[key].token
         self.end(key, why)

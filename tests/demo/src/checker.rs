@@ -30,7 +30,7 @@ pub fn peak(runs: &[Run], from_ns: u64, to_ns: u64) -> usize {
 /// How long streams had two owners or more, summed over streams, and each case in words.
 #[must_use]
 pub fn double_owned(owns: &[Own]) -> (u64, Vec<String>) {
-    let (mut total_ns, mut cases) = (0, Vec::new());
+    let (mut total_ns, mut cases) = (0_u64, Vec::new());
     for owns in by_stream(owns).values() {
         let mut steps: Vec<(u64, bool, &str)> = Vec::new();
         for own in owns.iter().filter(|own| own.from_ns < own.to_ns) {
@@ -41,7 +41,8 @@ pub fn double_owned(owns: &[Own]) -> (u64, Vec<String>) {
         let (mut holding, mut since_ns): (BTreeMap<&str, i32>, u64) = (BTreeMap::new(), 0);
         for (at_ns, begins, worker) in steps {
             if holding.len() > 1 && at_ns > since_ns {
-                total_ns += at_ns.min(u64::MAX - 1) - since_ns;
+                // An owner that never ended has the highest end.
+                total_ns = total_ns.saturating_add(at_ns - since_ns);
                 let names: Vec<&str> = holding.keys().copied().collect();
                 cases.push(format!(
                     "{} was owned by {} for {} us",
