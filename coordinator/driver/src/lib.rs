@@ -2,13 +2,10 @@
 //! people.
 
 pub mod access;
-pub mod campaign;
 pub mod cell;
 pub mod clock;
 pub mod demand;
-pub mod desired_publisher;
 pub mod driver;
-pub mod exposure_record;
 pub mod freshness;
 pub mod health;
 pub mod history;
@@ -22,4 +19,3 @@ pub mod replicas;
 pub mod term_guard;
 pub mod trust;
 pub mod view;
-pub mod watcher;

@@ -13,21 +13,22 @@ use leasehold_coordinator_core::campaign::{
     TermTaken,
 };
 use leasehold_coordinator_core::exposure::Entry;
-use leasehold_driver::campaign::{
-    CampaignContext, Candidate, ElectedTerm, ExposureStore, LossReason, Stopped, Successor,
-    TermStore, wait_ready,
-};
 use leasehold_driver::clock;
 use leasehold_driver::health::Progress;
 use leasehold_driver::platform::Command;
+use leasehold_platform::campaign::{
+    CampaignContext, Candidate, ElectedTerm, ExposureStore, LossReason, Stopped, Successor,
+    TermStore, wait_ready,
+};
 use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::Settings;
 use super::epochs::{self, Claim, EpochState, Epochs, HeldEpoch};
 use super::exposure_log::{self, ExposureLog};
 use super::state_folder::StateFolder;
-use super::{Settings, blocking};
+use leasehold_platform::disk_io::blocking;
 
 /// The heartbeats that a leader writes within the time after which a silent one is replaced.
 const BEATS: u32 = 8;

@@ -9,11 +9,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_driver::campaign::EPOCH_MAX;
+use leasehold_platform::campaign::EPOCH_MAX;
+use leasehold_platform::disk_io::{same_file, sync_folder};
 use leasehold_types::Epoch;
 use serde::{Deserialize, Serialize};
 
@@ -295,11 +296,6 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until a folder's names are on disk.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
 /// A new locked file.
 pub(crate) fn locked(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
@@ -311,11 +307,4 @@ pub(crate) fn locked(path: &Path) -> io::Result<File> {
             path.display()
         ))),
     }
-}
-
-/// Whether `path` still names this open file.
-pub(crate) fn same_file(file: &File, path: &Path) -> bool {
-    let ours = file.metadata().map(|meta| (meta.dev(), meta.ino()));
-    let theirs = fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    ours.is_ok_and(|ours| theirs.is_ok_and(|theirs| ours == theirs))
 }

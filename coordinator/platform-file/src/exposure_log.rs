@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 
 use leasehold_coordinator_core::campaign::EntryChange;
 use leasehold_coordinator_core::exposure::Exposure;
-use leasehold_driver::exposure_record::ExposureRecord;
+use leasehold_platform::exposure_record::ExposureRecord;
 use leasehold_types::{ClusterName, Epoch, WorkerKey, WorkerName};
 use serde::{Deserialize, Serialize};
 
-use super::epochs::{numbered, same_file, sync_folder, write_durably};
+use super::epochs::{numbered, write_durably};
+use leasehold_platform::disk_io::{same_file, sync_folder};
 
 /// Logs that are kept: this leader's and the one before.
 const LOGS_KEPT: usize = 2;

@@ -6,9 +6,6 @@
 mod candidate;
 mod epochs;
 pub mod exposure_log;
-mod last_good_file;
-mod manifest_watcher;
-mod removal_grace;
 mod replica_files;
 mod state_folder;
 
@@ -17,10 +14,7 @@ mod election_tests;
 #[cfg(test)]
 mod exposure_log_tests;
 #[cfg(test)]
-mod last_good_file_tests;
-#[cfg(test)]
-mod manifest_watcher_tests;
-#[cfg(test)]
+#[path = "../../platform/src/test_folder.rs"]
 mod test_folder;
 
 use std::fs::File;
@@ -31,21 +25,22 @@ use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
-use leasehold_driver::campaign::{self, CampaignContext, StoreErrors};
 use leasehold_driver::cell::Cell;
-use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::freshness::Freshness;
 use leasehold_driver::health::Progress;
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform};
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::last_good;
+use leasehold_platform::campaign::{self, CampaignContext, StoreErrors};
+use leasehold_platform::desired_publisher::DesiredPublisher;
+use leasehold_platform::disk_io::{blocking, same_file};
+use leasehold_platform::last_good_file::LastGoodFile;
+use leasehold_platform::manifest_watcher::ManifestWatcher;
 use leasehold_types::{CellId, TimeBounds};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::candidate::{Disk, FileCandidate};
-use self::epochs::{Epochs, same_file};
-use self::last_good_file::LastGoodFile;
-use self::manifest_watcher::ManifestWatcher;
+use self::epochs::Epochs;
 use self::replica_files::ReplicaFiles;
 use self::state_folder::StateFolder;
 
@@ -192,15 +187,5 @@ async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result
              manifests: create the folder, or correct the path",
             manifests.display()
         ),
-    }
-}
-
-/// Runs disk IO on a blocking thread.
-async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down and will drop this task.
-        Err(_) => std::future::pending().await,
     }
 }

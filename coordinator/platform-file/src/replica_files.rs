@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::blocking;
-use super::epochs::{locked, same_file};
+use super::epochs::locked;
+use leasehold_platform::disk_io::blocking;
+use leasehold_platform::disk_io::same_file;
 
 /// The time between two looks.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);

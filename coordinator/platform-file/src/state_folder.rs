@@ -17,7 +17,8 @@ use leasehold_types::state_dir::{AGENT_FILE, COORDINATOR_FILE};
 use leasehold_types::{CellId, Epoch, file_system};
 use serde::{Deserialize, Serialize};
 
-use super::epochs::{numbered, sync_folder, write_durably};
+use super::epochs::{numbered, write_durably};
+use leasehold_platform::disk_io::sync_folder;
 
 /// The file with the identity of the cell. It belongs to what is in the folder, and stays the same
 /// in a copy; the folder's id and its inodes tell a copy from the folder.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use kube::runtime::watcher::watch_object;
 use leasehold_coordinator_core::campaign::{LeadSettings, TermTaken};
-use leasehold_driver::campaign::{
-    CampaignContext, Candidate, ElectedTerm, Stopped, if_some, release, wait_ready,
-};
 use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_driver::trust::Trust;
 use leasehold_kube_api::names::LEASE;
+use leasehold_platform::campaign::{
+    CampaignContext, Candidate, ElectedTerm, Stopped, if_some, release, wait_ready,
+};
 use leasehold_types::{Epoch, Moment, TermId, TimeBounds};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_kube_api::names::{CELL_ANNOTATION, EPOCH_ANNOTATION, LEASE};
+use leasehold_platform::campaign::EPOCH_MAX;
 use leasehold_types::Epoch;
 use tokio::time::timeout;
 

@@ -10,12 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::cell::{Cell, KnownCell};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{
     ADDRESS_ANNOTATION, CELL_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE,
 };
+use leasehold_platform::campaign::EPOCH_MAX;
 use leasehold_types::{CellId, Epoch, Moment, TimeBounds};
 use tokio::sync::watch;
 

@@ -29,7 +29,6 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::{Client, Config};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
-use leasehold_driver::campaign::{self, CampaignContext, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::KnownReplica;
@@ -37,6 +36,7 @@ use leasehold_driver::trust::{Bundle, Trust};
 pub use leasehold_injection::sidecar::{AgentUser, pull_secrets};
 use leasehold_injection::{Resources, Sidecar};
 use leasehold_kube_api::names;
+use leasehold_platform::campaign::{self, CampaignContext, StoreErrors};
 use leasehold_types::TimeBounds;
 use leasehold_types::limits::NamespaceShare;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, Listing, Namespaces, RenewalOutcome,
 };
-use leasehold_driver::campaign::{ExposureStore, LossReason, Successor, TermStore};
 use leasehold_driver::clock;
+use leasehold_platform::campaign::{ExposureStore, LossReason, Successor, TermStore};
 use leasehold_types::{Epoch, Moment};
 use tokio::time::timeout;
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
-use leasehold_driver::exposure_record::ExposureRecord;
 use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSURE_ANNOTATION};
+use leasehold_platform::exposure_record::ExposureRecord;
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::ClusterName;
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};

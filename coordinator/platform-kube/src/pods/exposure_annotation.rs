@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
-use leasehold_driver::exposure_record::ExposureRecord;
 use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION};
+use leasehold_platform::exposure_record::ExposureRecord;
 use leasehold_types::{ClusterName, Epoch};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

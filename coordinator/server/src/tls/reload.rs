@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_driver::watcher::Watcher;
+use leasehold_platform::file_watcher::FileWatcher;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
@@ -45,7 +45,7 @@ pub(super) trait ReloadedFiles: Send + Sync + 'static {
 pub(super) fn follow<F: ReloadedFiles>(files: F) -> anyhow::Result<watch::Receiver<F::Value>> {
     let contents = files.contents()?;
     let (value, receiver) = watch::channel(files.parse(&contents)?);
-    let (watcher, wakes) = Watcher::new();
+    let (watcher, wakes) = FileWatcher::new();
     let reloader = Reloader { files: Arc::new(files), contents, value, error: None };
     tokio::spawn(reloader.run(watcher, wakes));
     Ok(receiver)
@@ -67,7 +67,7 @@ struct ReloadError {
 }
 
 impl<F: ReloadedFiles> Reloader<F> {
-    async fn run(mut self, mut watcher: Watcher, mut wakes: mpsc::Receiver<()>) {
+    async fn run(mut self, mut watcher: FileWatcher, mut wakes: mpsc::Receiver<()>) {
         let mut is_notified = true;
         loop {
             let files = Arc::clone(&self.files);

@@ -24,7 +24,7 @@ pub const WRITING_MAX: Duration = Duration::from_secs(10);
 const WRITTEN_MAX: usize = 10_000;
 
 /// Watches the folders of the files.
-pub struct Watcher {
+pub struct FileWatcher {
     system: Option<RecommendedWatcher>,
     /// Watched folders, each with its stamp from when the watch began.
     watched: BTreeMap<PathBuf, Stamp>,
@@ -44,7 +44,7 @@ struct SharedState {
 /// The names that matter in each folder; `None` if all do.
 type WatchedNames = BTreeMap<PathBuf, Option<BTreeSet<OsString>>>;
 
-impl Watcher {
+impl FileWatcher {
     /// A watcher that watches nothing yet, and the receiver of its wake-ups.
     pub fn new() -> (Self, mpsc::Receiver<()>) {
         let (wake, wakes) = mpsc::channel(1);

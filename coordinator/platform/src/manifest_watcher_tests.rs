@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::desired_publisher::DesiredPublisher;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::clock;
-use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::freshness::Freshness;
 use leasehold_manifest::Problem;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::{CampaignContext, ExposureStore, StoreErrors, TermStore, if_some};
-use crate::clock;
-use crate::health::Progress;
-use crate::platform::Command;
+use leasehold_driver::clock;
+use leasehold_driver::health::Progress;
+use leasehold_driver::platform::Command;
 
 /// The longest time between two checks of the clock and of the driver.
 const CHECK_MAX: Duration = Duration::from_millis(250);

@@ -10,11 +10,11 @@ use leasehold_manifest::Problem;
 use leasehold_manifest::folder::{self, Unreadable};
 use leasehold_manifest::last_good::{self, BYTES_MAX, FILE, LastGood};
 
-use super::epochs::{same_file, sync_folder};
+use crate::disk_io::{same_file, sync_folder};
 
 /// The file of the last good state.
 #[derive(Debug)]
-pub(crate) struct LastGoodFile {
+pub struct LastGoodFile {
     folder: PathBuf,
     /// The content, as far as this replica knows.
     written: Option<LastGood>,
@@ -24,12 +24,12 @@ pub(crate) struct LastGoodFile {
 
 impl LastGoodFile {
     /// The file in a state folder.
-    pub(crate) fn new(folder: PathBuf) -> Self {
+    pub fn new(folder: PathBuf) -> Self {
         Self { folder, written: None, failure: None }
     }
 
     /// The state that a replica last wrote; `None` if there is no file or it cannot be used.
-    pub(crate) fn load(&mut self) -> Option<LastGood> {
+    pub fn load(&mut self) -> Option<LastGood> {
         let read = folder::read_text(&self.folder, FILE, BYTES_MAX);
         let read = match read {
             Err(Unreadable::Io(io::ErrorKind::NotFound, _)) => return None,
@@ -58,7 +58,7 @@ impl LastGoodFile {
     }
 
     /// Writes a state unless the file already holds it. After an error the next call tries again.
-    pub(crate) fn save(&mut self, state: LastGood) {
+    pub fn save(&mut self, state: LastGood) {
         if self.written.as_ref() == Some(&state) {
             return;
         }

@@ -18,8 +18,8 @@ use leasehold_types::{Epoch, Moment};
 use tokio::sync::{mpsc, oneshot};
 
 use self::leading::{LeadEnd, Leading};
-use crate::health::Progress;
-use crate::platform::Command;
+use leasehold_driver::health::Progress;
+use leasehold_driver::platform::Command;
 
 /// The highest epoch that a store may hold. Stores count from the time of their beginning (about
 /// 2^51) or from their own revision, and an agent can raise the epoch by 2^40 at a time, so a

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::desired_publisher::DesiredPublisher;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::freshness::Freshness;
 use leasehold_manifest::Problem;
 use leasehold_manifest::last_good::FILE;

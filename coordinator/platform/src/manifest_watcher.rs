@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::desired_publisher::DesiredPublisher;
+use crate::file_watcher::FileWatcher;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::clock;
-use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::freshness::Freshness;
-use leasehold_driver::watcher::Watcher;
 use leasehold_manifest::folder::{self, Stamp};
 use leasehold_manifest::{Catalog, FolderVersion, Reading};
 use leasehold_types::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::blocking;
-use super::last_good_file::LastGoodFile;
-use super::removal_grace::{RemovalGrace, Stamps};
+use crate::disk_io::blocking;
+use crate::last_good_file::LastGoodFile;
+use crate::removal_grace::{RemovalGrace, Stamps};
 
 /// Changes are gathered until there was none for this long, because one save is several changes.
 const QUIET: Duration = Duration::from_millis(25);
@@ -33,7 +33,7 @@ const ROUNDS_MAX: usize = 10;
 const RESCAN: Duration = Duration::from_secs(5);
 
 /// Reads one folder for one driver.
-pub(crate) struct ManifestWatcher {
+pub struct ManifestWatcher {
     state: Box<State>,
     wakes: mpsc::Receiver<()>,
     desired_publisher: DesiredPublisher,
@@ -46,7 +46,7 @@ struct State {
     root: PathBuf,
     catalog: Catalog,
     last_good_file: LastGoodFile,
-    watcher: Watcher,
+    watcher: FileWatcher,
     /// The files and folders as the last reading found them, without files that were being written.
     stamps: Stamps,
     grace: RemovalGrace,
@@ -55,7 +55,10 @@ struct State {
 }
 
 impl ManifestWatcher {
-    pub(crate) fn new(
+    /// A watcher of the folder `root`. A version that takes much away waits `confirm_removals`;
+    /// zero means not at all. What is in force goes to the driver by `desired_publisher`, and to
+    /// `in_force`.
+    pub fn new(
         root: PathBuf,
         confirm_removals: Duration,
         last_good_file: LastGoodFile,
@@ -63,7 +66,7 @@ impl ManifestWatcher {
         in_force: watch::Sender<Option<Arc<Desired>>>,
         freshness: watch::Sender<Freshness>,
     ) -> Self {
-        let (watcher, wakes) = Watcher::new();
+        let (watcher, wakes) = FileWatcher::new();
         let catalog = Catalog::new(&root);
         let (stamps, unread) = (Stamps::new(), None);
         let grace = RemovalGrace::new(confirm_removals);
@@ -73,7 +76,7 @@ impl ManifestWatcher {
     }
 
     /// Runs until the driver has ended.
-    pub(crate) async fn run(mut self) {
+    pub async fn run(mut self) {
         let mut rescans = interval(RESCAN);
         rescans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut woken = true;
