@@ -149,7 +149,7 @@ impl FileJournal {
             Some(cell) => memory.assign(cell, clock::now())?,
             None => memory,
         };
-        let (tail, problem, retry_at) = (None, None, Moment(0));
+        let (tail, problem, retry_at) = (None, None, Moment::EARLIEST);
         let memory_kept = memory.clone();
         let mut journal = Self {
             path,

@@ -69,7 +69,7 @@ impl Ledger {
             number_max: GrantNumber(0),
             bounds,
             predecessor_end,
-            confirmed_at: Moment(0),
+            confirmed_at: Moment::EARLIEST,
             accounts: Accounts::default(),
             claims: ClaimTable::default(),
             unreported: UnreportedWorkers::default(),

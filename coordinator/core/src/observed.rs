@@ -30,8 +30,9 @@ pub(crate) struct Worker {
     pub(crate) identity: Option<AgentId>,
     /// The identity that its newest agent has named, names kept or not.
     pub(crate) agent: Option<AgentId>,
-    /// Since when an agent of this identity has the name, and where a person finds it.
-    pub(crate) named_at: Moment,
+    /// Since when an agent of this identity has the name; none before the first hello.
+    pub(crate) named_at: Option<Moment>,
+    /// Where a person finds that agent.
     pub(crate) peer: Option<Arc<str>>,
     /// The last agent that was refused because this one has the name.
     pub(crate) refused: Option<RefusedAgent>,
@@ -123,7 +124,7 @@ impl Worker {
             link: LinkNumber(0),
             identity: None,
             agent: None,
-            named_at: Moment(0),
+            named_at: None,
             peer: None,
             refused: None,
             generation: 0,
@@ -210,8 +211,8 @@ impl Worker {
         peer: Option<Arc<str>>,
         now: Moment,
     ) {
-        if self.identity != identity || self.named_at == Moment(0) {
-            self.named_at = now;
+        if self.identity != identity || self.named_at.is_none() {
+            self.named_at = Some(now);
         }
         self.refused.take_if(|refused| refused.identity == identity);
         self.identity = identity;

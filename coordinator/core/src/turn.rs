@@ -129,7 +129,7 @@ impl ReadWatermark {
     /// A watermark that begins now: nothing is known of what came earlier.
     #[must_use]
     pub fn new(now: Moment) -> Self {
-        Self { ticks: [now].into(), drains_until: Moment(0), read: Moment(0) }
+        Self { ticks: [now].into(), drains_until: Moment::EARLIEST, read: Moment::EARLIEST }
     }
 
     /// One tick, about every [`WATERMARK_TICK`].
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn a_message_before_a_beat_counts_as_read_two_beats_later() {
         let mut watermark = ReadWatermark::new(at(1_000));
-        assert_eq!(watermark.read(), Moment(0));
+        assert_eq!(watermark.read(), Moment::EARLIEST);
         watermark.tick(at(1_025));
-        assert_eq!(watermark.read(), Moment(0));
+        assert_eq!(watermark.read(), Moment::EARLIEST);
         watermark.tick(at(1_050));
         assert_eq!(watermark.read(), at(1_000));
         watermark.tick(at(1_075));

@@ -200,9 +200,9 @@ impl Driver {
             pending_orders: Vec::new(),
             taken: Watermark::default(),
             log: notices::LeaseLog::default(),
-            fleet_metrics_at: Moment(0),
-            required_at: Moment(0),
-            long_turn_logged_at: Moment(0),
+            fleet_metrics_at: Moment::EARLIEST,
+            required_at: Moment::EARLIEST,
+            long_turn_logged_at: Moment::EARLIEST,
         };
         (driver, port, handle)
     }
@@ -451,7 +451,7 @@ impl Driver {
     async fn stop(&mut self) {
         self.health.set_stopping();
         self.take(Event::Deposed { leader: None }, clock::now());
-        self.settle(1, Moment(0));
+        self.settle(1, Moment::EARLIEST);
         self.run_effects();
         for (_, slot) in self.sessions.drain() {
             let reason = RefusalReason::GoAway;

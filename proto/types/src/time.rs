@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(pub u64);
 
 impl Moment {
+    /// The beginning of every clock: no moment is earlier.
+    pub const EARLIEST: Self = Self(0);
+
     /// Later than any moment that a clock shows.
     pub const NEVER: Self = Self(u64::MAX);
 

@@ -238,7 +238,7 @@ impl<J: Journal> Holder<J> {
             self.write(&record)?;
         }
         // The stream of a worker that takes nothing is revoked at once.
-        held.revoked = self.takes_nothing().then_some(Moment(0));
+        held.revoked = self.takes_nothing().then_some(Moment::EARLIEST);
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));

@@ -250,7 +250,7 @@ impl<J: Journal> Holder<J> {
     /// Whether a leader of this epoch has granted anything. A deposed leader that does not know it
     /// welcomes agents too, but grants nothing to an agent without an epoch.
     fn was_granted(&self) -> bool {
-        self.renewed_until > Moment(0) && !mutation::on(Mutation::ObeyLowerEpoch)
+        self.renewed_until > Moment::EARLIEST && !mutation::on(Mutation::ObeyLowerEpoch)
     }
 
     /// Sends a beat at once, if the link is live.
@@ -297,7 +297,7 @@ impl<J: Journal> Holder<J> {
 
     /// Sends a beat soon. No other worker waits for it, but the state shown to people stays fresh.
     pub(super) fn beat_soon(&mut self, now: Moment) {
-        let last = self.link.sent_last().unwrap_or(Moment(0));
+        let last = self.link.sent_last().unwrap_or(Moment::EARLIEST);
         let soon = now.max(last + BEAT_GAP_MIN);
         self.link.beat_at = self.link.beat_at.min(soon);
     }

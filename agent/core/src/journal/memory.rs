@@ -230,7 +230,7 @@ impl Memory {
             epoch: self.epoch,
             term: self.term,
             cell: self.cell,
-            begun: self.begun.map(|(first, _)| (first, Moment(0))),
+            begun: self.begun.map(|(first, _)| (first, Moment::EARLIEST)),
             complete: self.complete || mutation::on(Mutation::BootForgivesAll),
             jobs_known: true,
             ..Self::default()

@@ -341,7 +341,7 @@ impl Supervisor {
             let program = entry.program.as_ref()?;
             let held = held.get(stream).filter(|held| held.token == program.state.token);
             // Without a lease the program is being killed.
-            let until = held.map_or(Some(Moment(0)), |held| held.until);
+            let until = held.map_or(Some(Moment::EARLIEST), |held| held.until);
             let end = until.map(|until| self.leads.watchdog_deadline(until).0);
             Some(WatchedGroup { group: program.group.clone(), end })
         });

@@ -128,7 +128,7 @@ impl Replica {
             former_handovers: BTreeMap::new(),
             garbage: Garbage::default(),
             budget: TurnBudget::default(),
-            heard: Moment(0),
+            heard: Moment::EARLIEST,
             stepped_down_at: None,
             effects: VecDeque::new(),
         }

@@ -79,7 +79,7 @@ impl Account {
             incarnation: None,
             fresh_since: None,
             heard: now,
-            present_until: Moment(0),
+            present_until: Moment::EARLIEST,
             life,
             adopting: false,
             exposure: Exposure::default(),
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_size_that_was_only_reported_is_kept_only_while_it_is_in_effect() {
-        let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
+        let mut account = Account::new(Life(1), GrantNumber(0), Moment::EARLIEST);
         let token = Token { epoch: Epoch(1), seq: 7 };
         let held = |size| Some(HeldPool { token, size, granted: 0, floor: 0 });
         // A worker that counts its jobs itself may keep a size above the granted one.

@@ -372,7 +372,7 @@ impl Ledger {
 
     /// When every lease of a worker that ends by time has surely ended, if its agent stays silent.
     pub(crate) fn free_at(&self, key: &WorkerKey) -> Moment {
-        let Some(account) = self.accounts.get(key) else { return Moment(0) };
+        let Some(account) = self.accounts.get(key) else { return Moment::EARLIEST };
         if mutation::on(Mutation::FreeWithoutMargin) {
             account.heard + account.ttl / 2
         } else {

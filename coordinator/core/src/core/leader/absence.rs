@@ -160,7 +160,7 @@ impl AbsenceRules<'_> {
         let account = ledger.account(key)?;
         let unreported = ledger.unreported_until(key).unwrap_or_default();
         let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
-        let hearing_since = if ignores_term { Moment::default() } else { self.began_at };
+        let hearing_since = if ignores_term { Moment::EARLIEST } else { self.began_at };
         let leases_end = ledger.free_at(key).max(unreported);
         Some(leases_end.max(account.present_until).max(hearing_since) + after)
     }

@@ -192,7 +192,7 @@ impl AgentRules<'_> {
         };
         let Worker { incarnation, peer, named_at, session, .. } = worker;
         let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
-        let secs = now.since(*named_at).as_secs();
+        let secs = now.since(named_at.unwrap_or(now)).as_secs();
         let gone = match session {
             None => "; it is not connected",
             Some(_) => "",
