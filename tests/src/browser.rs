@@ -365,11 +365,8 @@ fn capabilities(chromium: &Path, folder: &Path, traced: Option<&str>) -> Value {
 }
 
 fn programs() -> Option<Programs> {
-    let found = |name: &str| {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
-    };
-    Some(Programs { chromium: found("chromium")?, chromedriver: found("chromedriver")? })
+    let [chromium, chromedriver] = ["chromium", "chromedriver"].map(toolbox::on_path);
+    Some(Programs { chromium: chromium?, chromedriver: chromedriver? })
 }
 
 /// Saves a picture under the name of the test.

@@ -12,6 +12,7 @@ pub mod machine;
 pub mod memory_limit;
 pub mod modules;
 pub mod process;
+pub mod prometheus;
 pub mod raw_http2;
 pub mod reader;
 pub mod readme;

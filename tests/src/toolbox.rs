@@ -67,6 +67,13 @@ pub fn tool(tool: Tool) -> Option<PathBuf> {
     None
 }
 
+/// The program of this name in a folder of `PATH`.
+#[must_use]
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
 /// Notes that a check was left out, for the end of `make test`.
 ///
 /// # Panics

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::binaries;
 use super::bridge::{Bridge, run};
-use crate::toolbox::Missing;
+use crate::toolbox::{self, Missing};
 
 /// What a real node is made of beside Kubernetes' own binaries.
 const PROGRAMS: [&str; 9] =
@@ -24,7 +24,7 @@ pub(super) fn allows_nodes() -> Result<(), Reason> {
     let binaries = ["kubelet", "kube-proxy", "pause", "coredns"];
     let mut lacking: Vec<&str> =
         binaries.into_iter().filter(|name| binaries::find(name).is_none()).collect();
-    lacking.extend(PROGRAMS.into_iter().filter(|name| !is_installed(name)));
+    lacking.extend(PROGRAMS.into_iter().filter(|name| toolbox::on_path(name).is_none()));
     if network_plugins().is_none() {
         lacking.push("containernetworking-plugins");
     }
@@ -69,9 +69,4 @@ pub(super) fn control_group_hierarchies() -> Vec<PathBuf> {
         }
     }
     found
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

@@ -166,7 +166,8 @@ impl Ledger {
         let Entry { epoch, exposure } = entry;
         let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
         let life = self.next_life();
-        let mut account = self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment::EARLIEST));
+        let mut account =
+            self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment::EARLIEST));
         account.exposure = exposure.clone();
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;

@@ -1,0 +1,155 @@
+//! A real Prometheus that scrapes programs of a test and evaluates the shipped alerts, and
+//! promtool, which checks rules.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::process::{Process, eventually, free_address, get};
+use crate::toolbox::{self, Missing};
+
+/// The file of the rules.
+const RULES: &str = "rules.yaml";
+
+/// A program that Prometheus scrapes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The pod that the samples are labelled with, as a PodMonitor labels them.
+    pub pod: &'static str,
+    /// Where its metrics are.
+    pub address: SocketAddr,
+}
+
+/// A running Prometheus. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Prometheus {
+    address: SocketAddr,
+    _process: Process,
+    // The last field: Prometheus writes there until it has ended.
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Starts one that scrapes these targets every second and evaluates the shipped alerts as often,
+    /// each without the time that it waits; or notes that `what` is left out because Prometheus is
+    /// not installed.
+    ///
+    /// # Panics
+    /// If it cannot be started, or if it is not installed and `CI=true`.
+    #[must_use]
+    pub fn start(what: &str, targets: &[Target]) -> Option<Self> {
+        let program = program("prometheus", what)?;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        write_rules(folder.path(), |rule| rule["for"] = "0s".into());
+        let mut config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: [{RULES}]\n\
+             scrape_configs:\n- job_name: leasehold\n  static_configs:\n"
+        );
+        for Target { pod, address } in targets {
+            let labels = format!("{{namespace: leasehold-system, pod: {pod}}}");
+            let _ = writeln!(config, "  - {{targets: ['{address}'], labels: {labels}}}");
+        }
+        std::fs::write(folder.path().join("prometheus.yaml"), config).expect("a configuration");
+        let address = free_address();
+        let mut command = Command::new(program);
+        command.current_dir(folder.path());
+        command.args(["--config.file=prometheus.yaml", "--storage.tsdb.path=data"]);
+        command.arg(format!("--web.listen-address={address}"));
+        let process = Process::start(&mut command, &folder.path().join("prometheus.log"));
+        let started = Self { address, _process: process, _folder: folder };
+        eventually("Prometheus", || get(address, "/-/ready").filter(|(status, _)| *status == 200));
+        Some(started)
+    }
+
+    /// The targets, each with its health.
+    #[must_use]
+    pub fn targets(&self) -> Vec<Value> {
+        self.list("/api/v1/targets?state=active", "activeTargets")
+    }
+
+    /// The rules of all groups.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Value> {
+        let groups = self.list("/api/v1/rules", "groups");
+        let rules = |group: &Value| group["rules"].as_array().cloned().unwrap_or_default();
+        groups.iter().flat_map(rules).collect()
+    }
+
+    /// The first alert of this name that fires.
+    #[must_use]
+    pub fn firing(&self, name: &str) -> Option<Value> {
+        let alerts = self.list("/api/v1/alerts", "alerts");
+        alerts
+            .into_iter()
+            .find(|alert| alert["labels"]["alertname"] == name && alert["state"] == "firing")
+    }
+
+    /// The newest value of the only series with this name, as Prometheus writes it.
+    #[must_use]
+    pub fn value(&self, metric: &str) -> Option<String> {
+        let found = self.list(&format!("/api/v1/query?query={metric}"), "result");
+        let [series] = found.as_slice() else { return None };
+        series["value"][1].as_str().map(str::to_owned)
+    }
+
+    /// The list of this name in an answer of the HTTP API; empty without an answer.
+    fn list(&self, path: &str, name: &str) -> Vec<Value> {
+        let answer = get(self.address, path).and_then(|(_, body)| serde_json::from_str(&body).ok());
+        let answer: Value = answer.unwrap_or_default();
+        answer["data"][name].as_array().cloned().unwrap_or_default()
+    }
+}
+
+/// promtool, or `None` if it is not installed, which is then noted with `what` is left out.
+///
+/// # Panics
+/// If it is not installed and `CI=true`.
+#[must_use]
+pub fn promtool(what: &str) -> Option<Command> {
+    program("promtool", what).map(Command::new)
+}
+
+/// The names of the shipped alerts.
+///
+/// # Panics
+/// If their file cannot be read.
+#[must_use]
+pub fn alerts() -> Vec<String> {
+    let mut names = Vec::new();
+    changed_rules(|rule| names.push(rule["alert"].as_str().expect("an alert").to_owned()));
+    names
+}
+
+/// Writes the shipped alerts into `folder` as a file of rules, each changed by `change`.
+///
+/// # Panics
+/// If a file cannot be read or written.
+pub fn write_rules(folder: &Path, change: impl FnMut(&mut Value)) {
+    let rules = changed_rules(change).to_string();
+    std::fs::write(folder.join(RULES), rules).expect("the rules are written");
+}
+
+/// What `spec` of the PrometheusRule says, which is what a file of rules contains.
+fn changed_rules(mut change: impl FnMut(&mut Value)) -> Value {
+    let file = toolbox::root().join("deploy/components/prometheus/alerts.yaml");
+    let text = std::fs::read_to_string(file).expect("the alerts");
+    let mut object: Value = serde_yaml::from_str(&text).expect("YAML");
+    let mut rules = object["spec"].take();
+    for group in rules["groups"].as_array_mut().expect("groups") {
+        group["rules"].as_array_mut().expect("rules").iter_mut().for_each(&mut change);
+    }
+    rules
+}
+
+fn program(name: &str, what: &str) -> Option<PathBuf> {
+    let found = toolbox::on_path(name);
+    if found.is_none() {
+        let why = "Debian's package prometheus is missing: `make tools` installs it as root";
+        toolbox::leave_out(what, why, Missing::Installable);
+    }
+    found
+}
