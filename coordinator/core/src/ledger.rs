@@ -167,7 +167,7 @@ impl Ledger {
         key: &'a WorkerKey,
     ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
         let first = key.former_first();
-        self.accounts.range(first..).take_while(move |(it, _)| it.present() == *key)
+        self.accounts.range(first..).take_while(move |(worker, _)| worker.present() == *key)
     }
 
     /// The load of all shares that a name's former agents may hold; none while it is not known. An

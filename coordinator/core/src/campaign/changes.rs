@@ -92,7 +92,7 @@ impl Changes {
     /// A renewal that was sent then has succeeded: no later leader wrote the entries that were
     /// found unreadable before.
     pub(super) fn confirm(&mut self, sent_at: Moment) {
-        let read_before = |_: &WorkerKey, it: &mut (Moment, EntryVersion)| it.0 <= sent_at;
+        let read_before = |_: &WorkerKey, found: &mut (Moment, EntryVersion)| found.0 <= sent_at;
         for (key, (_, version)) in self.unreadable.extract_if(.., read_before) {
             self.confirmed.insert(key, version);
         }

@@ -69,7 +69,8 @@ impl Accounts {
         let mut before = PoolFacts::default();
         let sums = &mut self.sums;
         let account = self.all.entry(key.clone());
-        let account = account.and_modify(|it| before = PoolFacts::of(it)).or_insert_with(new);
+        let account =
+            account.and_modify(|account| before = PoolFacts::of(account)).or_insert_with(new);
         AccountMut { key, before, account, sums }
     }
 

@@ -206,7 +206,8 @@ impl Ledger {
     ) -> usize {
         let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let (epoch, free_at) = (self.epoch, self.free_at(key));
-        let is_known = self.account(key).is_some_and(|it| it.incarnation == Some(incarnation));
+        let is_known =
+            self.account(key).is_some_and(|account| account.incarnation == Some(incarnation));
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
         // A stream that a predecessor revoked still counts as held; the snapshot that follows
@@ -223,7 +224,8 @@ impl Ledger {
                 }
             });
             self.claims.change_or_add(stream, |claims| {
-                let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
+                let known =
+                    claims.iter_mut().find(|claim| claim.worker == *key && claim.token == *token);
                 let Some(claim) = known else {
                     let ended = token.epoch == epoch || is_known;
                     let phase = if ended && !mutation::on(Mutation::LateReportHeld) {
@@ -400,7 +402,7 @@ impl Ledger {
         if removed.is_empty() {
             return Vec::new();
         }
-        let only_owner = only_here || removed.iter().any(|it| it.token.epoch == self.epoch);
+        let only_owner = only_here || removed.iter().any(|claim| claim.token.epoch == self.epoch);
         if self.claims(stream).is_empty() && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
         {
             self.unreported.record_known(stream);

@@ -221,7 +221,9 @@ impl Ledger {
 
     /// A worker's agent is not about to report. Returns whether plans have waited for it.
     pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
-        let waits = |it: &&UnreportedExposure| !it.lost_memory && it.awaited_until > it.comes_back;
+        let waits = |exposure: &&UnreportedExposure| {
+            !exposure.lost_memory && exposure.awaited_until > exposure.comes_back
+        };
         let Some(unreported) = self.unreported.workers.get(key).filter(waits) else { return false };
         let unreported =
             UnreportedExposure { awaited_until: unreported.comes_back, ..unreported.clone() };

@@ -187,7 +187,8 @@ impl AgentRules<'_> {
     fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
         let Some(worker) = self.facts.observed(key) else {
             let account = self.facts.ledger.account(key);
-            let incarnation = account.map_or(Incarnation(0), |it| it.exposure.incarnation);
+            let incarnation =
+                account.map_or(Incarnation(0), |account| account.exposure.incarnation);
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
         let Worker { incarnation, peer, named_at, session, .. } = worker;

@@ -198,7 +198,8 @@ impl<'a> GrantComposer<'a> {
             self.clusters.wait_for_slots(key, avoided);
         }
         let account = self.ledger.account(key)?;
-        let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
+        let same =
+            account.pool.map_or(wanted == 0, |pool| pool.size == wanted && pool.floor == floor);
         if same && !account.size_unsure {
             return None;
         }
@@ -244,7 +245,8 @@ impl<'a> GrantComposer<'a> {
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
         // Its pipeline may have broken since the stream was marked to be revoked.
         let working = self.clusters.worker(key).is_some_and(|worker| worker.is_working());
-        let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
+        let waits = stream.set.is_shares()
+            && wanted.is_some_and(|wanted| wanted.on.is_none() && wanted.stays);
         let kept = is_met || (waits && working);
         let free_at =
             if mutation::on(Mutation::LapseFreesAtOnce) { now } else { self.ledger.free_at(key) };
@@ -324,7 +326,7 @@ impl<'a> GrantComposer<'a> {
             grants.push(StreamGrant { stream, token, state, share });
         }
         let account = self.ledger.account(key);
-        if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
+        if more && account.is_some_and(|account| account.streams.len() < STREAMS_PER_WORKER_MAX) {
             self.composed.has_more = true;
         }
         grants
@@ -378,7 +380,7 @@ impl<'a> GrantComposer<'a> {
     /// The stream is not free: it is checked again when something has changed.
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
         let account = self.ledger.account(key);
-        let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
+        let is_full = account.is_none_or(|account| account.streams.len() >= STREAMS_PER_WORKER_MAX);
         // A share is not blocked: whether the capacity and the node's other shares allow it may
         // change with every beat.
         if is_full || stream.set.is_shares() {

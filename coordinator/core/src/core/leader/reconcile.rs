@@ -37,7 +37,7 @@ impl Leader {
             moved && !stream.set.is_shares() && !mutation::on(Mutation::MovedSetStays)
         };
         let goes_on = |key: &WorkerKey| {
-            stays && !has_moved(key) && self.observed(key).is_some_and(|it| it.is_working())
+            stays && !has_moved(key) && self.observed(key).is_some_and(|worker| worker.is_working())
         };
         let unwanted = claims.iter().filter(|claim| {
             claim.phase == Phase::Held
@@ -45,11 +45,12 @@ impl Leader {
                 && !goes_on(&claim.worker)
         });
         let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
-        let mut mine = claims.iter().filter(|it| on.as_ref().is_some_and(|on| it.worker == *on));
+        let mut mine =
+            claims.iter().filter(|claim| on.as_ref().is_some_and(|on| claim.worker == *on));
         let has_some = mine.clone().next().is_some();
         // A worker whose lease is ending needs a new lease to continue.
         let goes_on_there =
-            mine.find(|it| !it.is_orphaned()).is_some_and(|it| it.phase == Phase::Held);
+            mine.find(|claim| !claim.is_orphaned()).is_some_and(|claim| claim.phase == Phase::Held);
         for key in unwanted {
             if let Some(worker) = self.worker_mut(&key) {
                 worker.revoking.insert(stream.clone());

@@ -101,7 +101,7 @@ impl StreamPlan {
 
     /// Continues the placing for at most `units` units of work; returns how many it used.
     fn place(&mut self, units: usize) -> usize {
-        let workers: Vec<&str> = self.owners.iter().map(|it| it.name.as_str()).collect();
+        let workers: Vec<&str> = self.owners.iter().map(|owner| owner.name.as_str()).collect();
         let stays = self.passed_over || self.pauses_balance;
         let sets = self.sets.iter().map(|set| set.input(stays));
         let sets: Vec<_> = sets.collect();

@@ -353,7 +353,7 @@ impl Query<'_> {
                 Jobs::Running(running) => Some(running),
             },
             committed: account.committed(),
-            wanted: worker.and_then(|it| it.target).unwrap_or(account.size()),
+            wanted: worker.and_then(|worker| worker.target).unwrap_or(account.size()),
             pool_token: account.pool_token(),
             streams: account.streams.len(),
             load: account.load,

@@ -56,7 +56,7 @@ impl Replica {
     /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
     /// put in force at once.
     pub(in crate::core) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {
-        let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
+        let mut earlier = self.incoming.take().map(|incoming| incoming.drafts).unwrap_or_default();
         let mut incoming =
             IncomingManifest { desired, unread: Vec::new(), drafts: SetDrafts::new() };
         let mut length = 0;
@@ -325,11 +325,12 @@ mod tests {
             }
             let mut former: Vec<_> = (0..count).map(planned).collect();
             let streams = rearranged(&mut former, &positions);
-            let on: Vec<_> = streams.into_iter().map(|it| Some(it.on?.name)).collect();
+            let on: Vec<_> = streams.into_iter().map(|stream| Some(stream.on?.name)).collect();
             let wanted: Vec<_> =
-                positions.iter().map(|it| it.map(|at| worker(at as usize))).collect();
+                positions.iter().map(|position| position.map(|at| worker(at as usize))).collect();
             assert_eq!(on, wanted);
-            let left: Vec<_> = former.into_iter().filter_map(|it| Some(it.on?.name)).collect();
+            let left: Vec<_> =
+                former.into_iter().filter_map(|stream| Some(stream.on?.name)).collect();
             let mut gone: Vec<_> = (0..count)
                 .filter(|at| !positions.contains(&Some(*at as u32)))
                 .map(worker)

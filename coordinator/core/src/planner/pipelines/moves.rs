@@ -47,7 +47,8 @@ pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<V
     for moves in 1..=most {
         let mut best: Option<FoundMoves> = None;
         for source in sources.iter().filter(|source| source.may_suffice(moves)) {
-            let mut search = MoveSearch::new(rooms, source, moves, best.as_ref().map(|it| it.load));
+            let mut search =
+                MoveSearch::new(rooms, source, moves, best.as_ref().map(|found| found.load));
             search.steps = steps.min(STEPS_MAX);
             steps -= search.steps;
             search.run();
@@ -94,7 +95,7 @@ fn sources(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Vec<Source> {
     }
     // The shares that move need as much room elsewhere as they leave here.
     sources.retain(|source| source.lack + rooms.room(source.worker) <= all);
-    sources.iter_mut().for_each(|it| it.shares.sort_by_key(|(_, load)| Reverse(*load)));
+    sources.iter_mut().for_each(|source| source.shares.sort_by_key(|(_, load)| Reverse(*load)));
     sources
 }
 
@@ -140,7 +141,7 @@ impl<'a> MoveSearch<'a> {
         let Some(load) = shares.map(|(_, load)| *load).last() else { return };
         let room = self.others.first().map_or(Load::ZERO, |(room, _)| *room);
         if load <= room && self.below.is_none_or(|below| load < below) {
-            let place = self.source.shares.iter().position(|(_, it)| *it == load);
+            let place = self.source.shares.iter().position(|(_, other)| *other == load);
             self.chosen.push((place.expect("the load is a share's"), 0));
             self.chosen_load = load;
             self.keep();
@@ -239,7 +240,11 @@ mod tests {
     fn moves(workers: &[&[u64]], documents: u64) -> Option<Vec<(usize, u32)>> {
         let used = workers.iter().map(|shares| load(shares.iter().sum())).collect();
         let shares = (0..).zip(workers).flat_map(|(worker, shares)| {
-            let share = move |it: &u64| MovableShare { worker, load: load(*it), movable: true };
+            let share = move |documents: &u64| MovableShare {
+                worker,
+                load: load(*documents),
+                movable: true,
+            };
             shares.iter().map(share)
         });
         let shares: Vec<MovableShare> = shares.collect();

@@ -290,7 +290,7 @@ fn replace(
     let (nodes, requests) = node_requests(state, &which);
     let released = state.nodes.iter().filter(|(node, _)| which(node));
     let released: Vec<_> = released
-        .flat_map(|(_, it)| it.shares.values().map(move |share| (&it.class, share)))
+        .flat_map(|(_, node)| node.shares.values().map(move |share| (&node.class, share)))
         .collect();
     released.iter().for_each(|(class, share)| class_capacity.give(class, &share.on, share.load));
     match class_capacity.place(&requests) {

@@ -29,7 +29,7 @@ impl Pipelines {
         for name in &known {
             self.recover_pipeline(name, facts);
             let state = self.all.get(name);
-            classes.extend(state.into_iter().flat_map(|it| it.classes().cloned()));
+            classes.extend(state.into_iter().flat_map(|pipeline| pipeline.classes().cloned()));
         }
         for class in classes {
             self.break_overloaded(&class, facts);

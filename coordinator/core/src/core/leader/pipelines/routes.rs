@@ -49,9 +49,9 @@ impl RouteBudget {
 
     pub(in crate::core::leader) fn take(&mut self, share: &Share) {
         let endpoints = share.next.iter().flat_map(|route| &route.endpoints);
-        let bytes = endpoints.map(|it| {
-            let address = it.address.as_ref().map_or(0, |address| address.as_str().len());
-            ENDPOINT_BYTES + it.worker.as_str().len() + address
+        let bytes = endpoints.map(|endpoint| {
+            let address = endpoint.address.as_ref().map_or(0, |address| address.as_str().len());
+            ENDPOINT_BYTES + endpoint.worker.as_str().len() + address
         });
         self.0 = self.0.saturating_sub(bytes.sum());
     }

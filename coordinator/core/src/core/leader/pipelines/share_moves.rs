@@ -145,9 +145,10 @@ impl Pipelines {
             let Some(worker) = class_capacity.worker_at(at, worker) else { continue };
             for share in worker_shares.keys() {
                 let state = self.all.get(&share.pipeline);
-                let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));
+                let ready =
+                    state.is_some_and(|pipeline| pipeline.phase == Some(PipelinePhase::Ready));
                 let Some(planned) = self.planned_share(share) else { continue };
-                let movable = ready && !moved.iter().any(|(it, ..)| it == share);
+                let movable = ready && !moved.iter().any(|(other, ..)| other == share);
                 if movable {
                     shares.push(share.clone());
                     tenants.push(MovableShare { worker, load: planned.load, movable });

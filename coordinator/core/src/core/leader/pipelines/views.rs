@@ -99,7 +99,11 @@ impl Query<'_> {
         state: &NodeState,
     ) -> Vec<ShareView> {
         let mut shares = BTreeMap::new();
-        let counts = self.pipelines.all.get(name).is_some_and(|it| self.pipelines.counts(name, it));
+        let counts = self
+            .pipelines
+            .all
+            .get(name)
+            .is_some_and(|pipeline| self.pipelines.counts(name, pipeline));
         for (index, share) in state.shares.iter().filter(|_| counts) {
             let key = WorkerKey { cluster: state.class.clone(), worker: share.on.clone() };
             let worker = self.observed(&key);
@@ -118,7 +122,7 @@ impl Query<'_> {
             let Some(key) = ShareKey::of(stream) else { continue };
             let (index, planned) = (key.index, self.pipelines.planned_lease(&key));
             let view = self.lease_view(claim, planned, index);
-            let known = shares.get(&index).is_some_and(|it| it.token > view.token);
+            let known = shares.get(&index).is_some_and(|share| share.token > view.token);
             let met = planned.is_some_and(|planned| planned.is_met_by(claim));
             if met || !known {
                 shares.insert(index, view);
@@ -150,7 +154,7 @@ impl Query<'_> {
 fn unserved(name: &PipelineName, state: &PipelineState, facts: Facts<'_>) -> String {
     for (node, state) in &state.nodes {
         let shares = state.shares.iter().zip(share_states(name, node, state, facts));
-        let Some(((index, share), _)) = shares.into_iter().find(|(_, it)| !it.served) else {
+        let Some(((index, share), _)) = shares.into_iter().find(|(_, state)| !state.served) else {
             continue;
         };
         let worker = &share.on;
