@@ -110,7 +110,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         sidecar.drain_deadline = own_deadline.or(sidecar.drain_deadline);
         let injection = inject(pod.value, &sidecar)?;
         let object = &pod.object;
-        warnings.extend(injection.warnings.iter().map(|it| format!("{document}, {object}: {it}")));
+        warnings.extend(
+            injection.warnings.iter().map(|warning| format!("{document}, {object}: {warning}")),
+        );
         Ok(injection.edits)
     })?;
     if pods == 0 {

@@ -82,7 +82,8 @@ fn files(folder: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
+        let extension =
+            path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         if ["yaml", "yml", "json"].contains(&extension) && path.is_file() {
             all.push(path);
         }

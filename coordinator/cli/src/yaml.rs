@@ -144,7 +144,10 @@ pub(crate) fn line_of(document: &str, path: &[String]) -> usize {
         let (named, value) = match (mapping(&here), sequence(&here)) {
             (Some(map), _) => {
                 let entry = map.find_entry_by_key(step.as_str());
-                (entry.as_ref().and_then(|it| it.key_node()), entry.and_then(|it| it.value_node()))
+                (
+                    entry.as_ref().and_then(|entry| entry.key_node()),
+                    entry.and_then(|entry| entry.value_node()),
+                )
             }
             (_, Some(list)) => {
                 let item = step.parse().ok().and_then(|index| list.get(index));
@@ -397,7 +400,7 @@ mod tests {
     fn finds_the_line_of_the_deepest_existing_step() {
         let document = "a:\n  b:\n    - c: 1\n    - x.y/z: 2\n";
         let line = |path: &[&str]| {
-            line_of(document, &path.iter().map(|it| (*it).into()).collect::<Vec<_>>())
+            line_of(document, &path.iter().map(|step| (*step).into()).collect::<Vec<_>>())
         };
         assert_eq!(line(&["a"]), 0);
         assert_eq!(line(&["a", "b", "1"]), 3);

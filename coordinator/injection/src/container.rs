@@ -108,8 +108,10 @@ fn resources(resources: &Resources) -> Value {
         ("limits", &resources.cpu_limit, &resources.memory_limit, storage_limit),
     ] {
         let given = [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)];
-        let given = given.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?)));
-        let map: Map<_, _> = given.map(|(name, it)| (name.into(), it.as_str().into())).collect();
+        let given =
+            given.into_iter().filter_map(|(name, quantity)| Some((name, quantity.as_ref()?)));
+        let map: Map<_, _> =
+            given.map(|(name, quantity)| (name.into(), quantity.as_str().into())).collect();
         if !map.is_empty() {
             all.insert(kind.into(), map.into());
         }

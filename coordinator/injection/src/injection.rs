@@ -236,7 +236,7 @@ fn complete(pod: &Value, status: &Status) -> bool {
     let containers = list(&["spec", "containers"]);
     let worker = named(containers, &status.container).map(|index| &containers[index]);
     let has = |field: &str, name: &str| {
-        let list = worker.and_then(|it| it.get(field)).and_then(Value::as_array);
+        let list = worker.and_then(|container| container.get(field)).and_then(Value::as_array);
         list.is_some_and(|list| named(list, name).is_some())
     };
     let [.., bin] = volumes::NAMES;

@@ -53,7 +53,8 @@ impl Worker {
         let index = match wanted {
             None => 0,
             Some((by, name)) => named(containers, name).ok_or_else(|| {
-                let known = containers.iter().filter_map(|it| it.get("name")?.as_str());
+                let known =
+                    containers.iter().filter_map(|container| container.get("name")?.as_str());
                 let known = known.collect::<Vec<_>>().join(", ");
                 Refusal::NoSuchContainer { by, name: name.into(), known }
             })?,
@@ -119,7 +120,7 @@ impl Worker {
     pub(crate) fn mount(&self, draft: &mut Draft, status: &mut Status) -> Result<(), Refusal> {
         let path = self.field("volumeMounts");
         let own = list_at(draft.pod(), &path)?;
-        if let Some(index) = own.iter().position(|it| it["mountPath"] == BIN_PATH) {
+        if let Some(index) = own.iter().position(|mount| mount["mountPath"] == BIN_PATH) {
             return Err(Refusal::Taken {
                 field: Place(&below(&path, index)).to_string(),
                 why: "the agent's program is mounted at /leasehold",

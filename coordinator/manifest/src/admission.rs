@@ -68,9 +68,9 @@ pub fn users<'a>(
 /// What is in force in the namespace of an object, which is all that the object can touch.
 fn beside(in_force: &Desired, id: &ObjectId) -> Desired {
     let prefix = prefix(id.parts().0);
-    let copied = |(name, it): (&_, &_)| (Clone::clone(name), Clone::clone(it));
+    let copied = |(name, cluster): (&_, &_)| (Clone::clone(name), Clone::clone(cluster));
     let clusters = below(&in_force.clusters, prefix.clone()).map(copied).collect();
-    let copied = |(name, it): (&_, &_)| (Clone::clone(name), Clone::clone(it));
+    let copied = |(name, pipeline): (&_, &_)| (Clone::clone(name), Clone::clone(pipeline));
     let pipelines = below(&in_force.pipelines, prefix).map(copied).collect();
     Desired { clusters, pipelines, ..Desired::default() }
 }
@@ -107,12 +107,13 @@ pub(crate) fn candidate(file: String, body: Option<ValidSpec>) -> Candidate {
 }
 
 fn unknown_classes(before: &Desired, pipeline: &Pipeline) -> Vec<String> {
-    let unknown = pipeline.nodes.iter().filter(|(_, it)| !before.clusters.contains_key(&it.class));
-    let warn = |(node, it): (&NodeName, &Node)| {
+    let unknown =
+        pipeline.nodes.iter().filter(|(_, node)| !before.clusters.contains_key(&node.class));
+    let warn = |(name, node): (&NodeName, &Node)| {
         format!(
-            "spec.workers.{node}.class: WorkerClass {:?} does not exist yet: the pipeline waits \
+            "spec.workers.{name}.class: WorkerClass {:?} does not exist yet: the pipeline waits \
              for it",
-            it.class.parts().1
+            node.class.parts().1
         )
     };
     unknown.map(warn).collect()

@@ -268,7 +268,11 @@ async fn a_what_if_plan_changes_nothing() {
     let pools: Vec<_> = plan.pools.iter().map(|pool| (pool.worker.as_str(), pool.size)).collect();
     assert_eq!(pools, [("w-0", 2), ("w-1", 2)]);
     assert_eq!(plan.moves.len(), 2, "{:?}", plan.moves);
-    assert!(plan.moves.iter().all(|it| it.from == "w-0" && it.to == "w-1"), "{:?}", plan.moves);
+    assert!(
+        plan.moves.iter().all(|moved| moved.from == "w-0" && moved.to == "w-1"),
+        "{:?}",
+        plan.moves
+    );
     let request = ListWorkersRequest { cluster: "crawl".into(), ..Default::default() };
     let workers = admin.list_workers(request).await.expect("a list").into_inner().workers;
     assert_eq!(workers.len(), 1);

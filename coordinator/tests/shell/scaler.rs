@@ -284,7 +284,7 @@ async fn the_gauge_is_exported_only_while_the_view_may_be_used() {
     assert_eq!(line(&metrics), Some(format!("{labels} 30")));
     let phases = metrics.lines().filter(|line| line.starts_with("leasehold_pipelines{"));
     assert!(
-        phases.clone().any(|it| it == r#"leasehold_pipelines{phase="pending"} 3"#),
+        phases.clone().any(|line| line == r#"leasehold_pipelines{phase="pending"} 3"#),
         "{metrics}"
     );
     assert_eq!(phases.count(), 4);

@@ -110,7 +110,7 @@ impl ApiClient {
     /// The names of a group's resources; `None` if the group is not served.
     pub(super) async fn resources(&self, group: &str) -> Result<Vec<String>, ApiError> {
         match self.client.list_api_group_resources(group).await.map_err(ApiError::of) {
-            Ok(list) => Ok(list.resources.into_iter().map(|it| it.name).collect()),
+            Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
             Err(ApiError::Refused(404, _)) => Ok(Vec::new()),
             Err(error) => Err(error),
         }

@@ -61,17 +61,17 @@ pub(super) async fn look(
 }
 
 /// The Secret exists, holds a certificate, and that does not expire soon.
-async fn authority(api: &ApiClient, it: &Installation) -> Finding {
+async fn authority(api: &ApiClient, installation: &Installation) -> Finding {
     let mut finding =
         Finding::new("authority", "the certificate authority exists and does not expire soon");
-    let (namespace, foreign) = (&it.namespace, it.external_secret.as_deref());
+    let (namespace, foreign) = (&installation.namespace, installation.external_secret.as_deref());
     let name = foreign.unwrap_or(CA_SECRET);
     let folder = format!("/api/v1/namespaces/{namespace}/secrets");
     let place = format!("Secret {name} in {namespace}");
     let secret = match api.get(&folder, name).await {
         Ok(Some(secret)) => secret,
         Ok(None) => {
-            finding.fail(renew_secret(it, format!("there is no {place}")));
+            finding.fail(renew_secret(installation, format!("there is no {place}")));
             return finding;
         }
         Err(error) => {
@@ -81,22 +81,22 @@ async fn authority(api: &ApiClient, it: &Installation) -> Finding {
     };
     let data = BASE64_STANDARD.decode(text(&secret["data"]["tls.crt"])).unwrap_or_default();
     match life(&data) {
-        Err(why) => finding.fail(renew_secret(it, format!("{place}: tls.crt {why}"))),
+        Err(why) => finding.fail(renew_secret(installation, format!("{place}: tls.crt {why}"))),
         Ok((from, to)) => {
             let now = Timestamp::now().as_second();
-            let day = Timestamp::from_second(to).map(|it| it.to_string()).unwrap_or_default();
+            let day = Timestamp::from_second(to).map(|end| end.to_string()).unwrap_or_default();
             if now >= to {
                 let wrong = format!("{place}: tls.crt expired on {day}");
-                finding.fail(renew_secret(it, wrong));
+                finding.fail(renew_secret(installation, wrong));
             } else if now < from {
                 let wrong = format!("{place}: tls.crt is not valid yet");
                 finding.warn(Problem::new(
                     wrong,
                     "compare the clocks of this machine and of the cluster",
                 ));
-            } else if to - now < remaining_secs_min(it, from, to) {
+            } else if to - now < remaining_secs_min(installation, from, to) {
                 let wrong = format!("{place}: tls.crt expires on {day} and was not renewed");
-                finding.warn(renew_secret(it, wrong));
+                finding.warn(renew_secret(installation, wrong));
             } else {
                 finding.note(format!("expires on {day}"));
             }
@@ -107,17 +107,17 @@ async fn authority(api: &ApiClient, it: &Installation) -> Finding {
 
 /// The coordinator creates a successor after two thirds of an authority's lifetime and signs with
 /// it after five sixths: with less than an eighth left, renewal has failed.
-fn remaining_secs_min(it: &Installation, from: i64, to: i64) -> i64 {
-    match it.external_secret {
+fn remaining_secs_min(installation: &Installation, from: i64, to: i64) -> i64 {
+    match installation.external_secret {
         Some(_) => EXTERNAL_LEFT_MIN_SECS,
         None => (to - from) / 8,
     }
 }
 
 /// The problem that a Secret has to be created again.
-fn renew_secret(it: &Installation, wrong: String) -> Problem {
-    let namespace = &it.namespace;
-    match &it.external_secret {
+fn renew_secret(installation: &Installation, wrong: String) -> Problem {
+    let namespace = &installation.namespace;
+    match &installation.external_secret {
         Some(name) => Problem::new(wrong, "see why it is not renewed")
             .run(format!("kubectl -n {namespace} get certificates,secrets/{name}")),
         None => Problem::new(
@@ -126,7 +126,7 @@ fn renew_secret(it: &Installation, wrong: String) -> Problem {
              Secrets; agents trust it once they have read the new ConfigMap",
         )
         .run(format!("kubectl -n {namespace} delete secret {CA_SECRET} --ignore-not-found"))
-        .run(it.restart()),
+        .run(installation.restart()),
     }
 }
 
@@ -140,11 +140,11 @@ fn life(pem: &[u8]) -> Result<(i64, i64), String> {
 }
 
 /// The bundle in the coordinator's own namespace, which agents are to trust.
-async fn published(api: &ApiClient, it: &Installation) -> (Finding, Option<Bundle>) {
+async fn published(api: &ApiClient, installation: &Installation) -> (Finding, Option<Bundle>) {
     let check = "the CA bundle is published in the coordinator's namespace";
     let mut finding = Finding::new("published", check);
-    let namespace = &it.namespace;
-    if it.external_secret.is_some() {
+    let namespace = &installation.namespace;
+    if installation.external_secret.is_some() {
         finding.skip(
             "the certificates are not made by the coordinator: publish the CA bundle yourself",
         );
@@ -156,7 +156,7 @@ async fn published(api: &ApiClient, it: &Installation) -> (Finding, Option<Bundl
         Ok(None) => {
             let wrong = format!("there is no ConfigMap {CA_CONFIG_MAP} in {namespace}");
             let fix = "restart the coordinator: the leader writes it at once";
-            finding.fail(Problem::new(wrong, fix).run(it.restart()));
+            finding.fail(Problem::new(wrong, fix).run(installation.restart()));
             return (finding, None);
         }
         Err(error) => {
@@ -170,7 +170,7 @@ async fn published(api: &ApiClient, it: &Installation) -> (Finding, Option<Bundl
             let wrong = format!("ConfigMap {CA_CONFIG_MAP} in {namespace}: {CA_KEY} {why}");
             let delete = format!("kubectl -n {namespace} delete configmap {CA_CONFIG_MAP}");
             let fix = "let the coordinator write it again";
-            finding.fail(Problem::new(wrong, fix).run(delete).run(it.restart()));
+            finding.fail(Problem::new(wrong, fix).run(delete).run(installation.restart()));
             (finding, None)
         }
     }
@@ -179,7 +179,7 @@ async fn published(api: &ApiClient, it: &Installation) -> (Finding, Option<Bundl
 /// The same bundle is in every namespace that has a WorkerCluster or a WorkerClass.
 async fn published_to_workers(
     api: &ApiClient,
-    it: &Installation,
+    installation: &Installation,
     fleet: &Fleet,
     own: Option<&Bundle>,
 ) -> Finding {
@@ -211,13 +211,13 @@ async fn published_to_workers(
                 (Ok(there), Some(own)) if there != *own => {
                     format!(
                         "{place} differs from the one in {}: agents there trust other certificates",
-                        it.namespace
+                        installation.namespace
                     )
                 }
                 (Ok(_), _) => continue,
             },
         };
-        finding.fail(publish(it, namespace, wrong));
+        finding.fail(publish(installation, namespace, wrong));
     }
     if finding.is_ok() {
         finding.note(format!("in {} with workers", counted(wanted.len(), "namespace")));
@@ -225,13 +225,13 @@ async fn published_to_workers(
     finding
 }
 
-fn publish(it: &Installation, namespace: &str, wrong: String) -> Problem {
-    if it.external_secret.is_some() {
+fn publish(installation: &Installation, namespace: &str, wrong: String) -> Problem {
+    if installation.external_secret.is_some() {
         let create =
             format!("kubectl -n {namespace} create configmap {CA_CONFIG_MAP} --from-file=ca.crt");
         return Problem::new(wrong, "create it from the authority's certificate").run(create);
     }
-    let own = &it.namespace;
+    let own = &installation.namespace;
     let fix = "the leader writes it within a minute, if it has the right to; by hand:";
     Problem::new(wrong, fix).run(format!(
         "kubectl -n {own} get configmap {CA_CONFIG_MAP} -o 'jsonpath={{.data.ca\\.crt}}' | \

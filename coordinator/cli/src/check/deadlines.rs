@@ -165,7 +165,9 @@ async fn active(
             let own = Duration::from_secs(own);
             let place = format!("activeDeadlineSeconds of the pod {}", place(pod));
             all.push(Deadline { after: own, place: place.clone() });
-            if let Some(drain) = fleet.cluster_of(pod).map(drain_deadline).filter(|it| own < *it) {
+            if let Some(drain) =
+                fleet.cluster_of(pod).map(drain_deadline).filter(|deadline| own < *deadline)
+            {
                 let wrong = format!("{}: {place} {}", workload.words(), ends_too_early(own, drain));
                 let fix = "remove it from the pod's manifest, or lengthen it";
                 finding.fail(Problem::new(wrong, fix));
@@ -198,7 +200,9 @@ async fn active(
         let own = Duration::from_secs(own);
         let place = format!("activeDeadlineSeconds of job/{name} in {namespace}");
         all.push(Deadline { after: own, place: place.clone() });
-        if let Some(drain) = fleet.cluster_of(pods[0]).map(drain_deadline).filter(|it| own < *it) {
+        if let Some(drain) =
+            fleet.cluster_of(pods[0]).map(drain_deadline).filter(|deadline| own < *deadline)
+        {
             let wrong = format!("{place} {}", ends_too_early(own, drain));
             let fix = "remove it, or lengthen it";
             let job = format!("job/{name} -n {namespace}");

@@ -66,7 +66,7 @@ fn compare(finding: &mut Finding, name: &str, wanted: &Value, there: &Value) {
             shown.join("; ")
         );
         // `apply` does not remove fields that others added: only `replace` does.
-        let is_newer = differences.iter().any(|it| it.ends_with(UNKNOWN));
+        let is_newer = differences.iter().any(|difference| difference.ends_with(UNKNOWN));
         finding.fail(if is_newer {
             let fix =
                 "use the program of that version, or put the definitions of this version back";
@@ -77,9 +77,9 @@ fn compare(finding: &mut Finding, name: &str, wanted: &Value, there: &Value) {
         });
     }
     for condition in ["Established", "NamesAccepted"] {
-        let is = list(&there["status"]["conditions"]).find(|it| it["type"] == condition);
-        if is.is_none_or(|it| it["status"] != "True") {
-            let why = is.map_or("", |it| text(&it["message"]));
+        let is = list(&there["status"]["conditions"]).find(|stored| stored["type"] == condition);
+        if is.is_none_or(|stored| stored["status"] != "True") {
+            let why = is.map_or("", |stored| text(&stored["message"]));
             let wrong = format!("CustomResourceDefinition {name} is not {condition}: {why}");
             let fix = "see what blocks it, for example another definition with the same names";
             finding.fail(Problem::new(wrong, fix).run(format!("kubectl describe crd {name}")));
@@ -92,7 +92,7 @@ pub(super) fn differences(wanted: &Value, there: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for version in list(&wanted["spec"]["versions"]) {
         let name = text(&version["name"]);
-        let is = list(&there["spec"]["versions"]).find(|it| it["name"] == version["name"]);
+        let is = list(&there["spec"]["versions"]).find(|stored| stored["name"] == version["name"]);
         let Some(is) = is else {
             found.push(format!("version {name} is missing"));
             continue;
@@ -105,7 +105,7 @@ pub(super) fn differences(wanted: &Value, there: &Value) -> Vec<String> {
         if !is_same(&version["subresources"], &is["subresources"]) {
             found.push(format!("version {name}: its subresources differ"));
         }
-        let schema = |it: &Value| it["schema"]["openAPIV3Schema"].clone();
+        let schema = |version: &Value| version["schema"]["openAPIV3Schema"].clone();
         of_schema(&mut found, "", &schema(version), &schema(is));
     }
     found
@@ -128,7 +128,8 @@ fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value)
     if let (Some(below), Some(is)) = (wanted.get("items"), there.get("items")) {
         of_schema(found, &format!("{path}[]"), below, is);
     }
-    let words = wanted.as_object().into_iter().chain(there.as_object()).flat_map(|it| it.keys());
+    let words =
+        wanted.as_object().into_iter().chain(there.as_object()).flat_map(|object| object.keys());
     let mut words: Vec<&String> = words.collect();
     words.sort();
     words.dedup();

@@ -26,7 +26,7 @@ pub(super) fn wanted() -> &'static Value {
 
 /// The webhook in a configuration, with its index.
 fn ours(there: &Value) -> Option<(usize, &Value)> {
-    list(&there["webhooks"]).enumerate().find(|(_, it)| it["name"] == EVICTIONS_WEBHOOK)
+    list(&there["webhooks"]).enumerate().find(|(_, webhook)| webhook["name"] == EVICTIONS_WEBHOOK)
 }
 
 /// Checks the webhook.
@@ -65,7 +65,7 @@ fn configured(
     let (_, wanted) = ours(wanted()).expect("the manifests have it, as a test says");
     for field in FIXED.iter().filter(|field| {
         // The API server adds an empty selector.
-        let is = Some(&webhook[**field]).filter(|it| **it != json!({}));
+        let is = Some(&webhook[**field]).filter(|value| **value != json!({}));
         is.unwrap_or(&Value::Null) != &wanted[**field]
     }) {
         let (is, should) = (&webhook[*field], &wanted[*field]);

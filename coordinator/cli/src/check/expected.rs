@@ -149,8 +149,9 @@ pub(super) fn rights() -> Vec<Right> {
             }));
             continue;
         }
-        let role =
-            objects().iter().find(|it| it["kind"] == *kind && it["metadata"]["name"] == *name);
+        let role = objects()
+            .iter()
+            .find(|object| object["kind"] == *kind && object["metadata"]["name"] == *name);
         let rules = role.into_iter().flat_map(|role| list(&role["rules"]));
         let shown = format!("{} {}", text(kind), text(name));
         // The rules of the served role are those of its own file, wherever it is bound.

@@ -65,15 +65,15 @@ impl Fleet {
         let clusters = self.clusters.as_ref().ok()?;
         let (namespace, label) =
             (&pod["metadata"]["namespace"], &pod["metadata"]["labels"][CLUSTER_LABEL]);
-        clusters.iter().find(|it| {
-            it["metadata"]["namespace"] == *namespace && it["metadata"]["name"] == *label
+        clusters.iter().find(|cluster| {
+            cluster["metadata"]["namespace"] == *namespace && cluster["metadata"]["name"] == *label
         })
     }
 
     /// The namespaces that have a WorkerCluster or a WorkerClass.
     pub(super) fn namespaces_of_clusters(&self) -> BTreeSet<String> {
         let clusters = self.clusters.iter().flatten();
-        clusters.map(|it| text(&it["metadata"]["namespace"]).to_owned()).collect()
+        clusters.map(|cluster| text(&cluster["metadata"]["namespace"]).to_owned()).collect()
     }
 }
 

@@ -60,7 +60,9 @@ impl Installation {
         let container = list(&pod["containers"])
             .find(|container| container["name"] == "coordinator")
             .unwrap_or(&pod["containers"][0]);
-        let variable = |it: &Value| (text(&it["name"]).to_owned(), text(&it["value"]).to_owned());
+        let variable = |variable: &Value| {
+            (text(&variable["name"]).to_owned(), text(&variable["value"]).to_owned())
+        };
         let environment: BTreeMap<_, _> = list(&container["env"]).map(variable).collect();
         let set = |name: &str| environment.get(name).filter(|value| !value.is_empty());
         let served = set("LEASEHOLD_WATCH_NAMESPACE").map(String::as_str).unwrap_or_default();
@@ -170,10 +172,12 @@ pub(super) async fn look(
     Some(installation)
 }
 
-fn replicas(it: &Installation) -> Finding {
-    let (wanted, ready) =
-        (it.replicas(), it.deployment["status"]["readyReplicas"].as_u64().unwrap_or(0));
-    let namespace = &it.namespace;
+fn replicas(installation: &Installation) -> Finding {
+    let (wanted, ready) = (
+        installation.replicas(),
+        installation.deployment["status"]["readyReplicas"].as_u64().unwrap_or(0),
+    );
+    let namespace = &installation.namespace;
     let mut finding =
         Finding::new("replicas", "the coordinator has at least two replicas, all ready");
     finding.note(format!("{ready} of {wanted} are ready"));
@@ -193,12 +197,12 @@ fn replicas(it: &Installation) -> Finding {
     finding
 }
 
-fn same_version(it: &Installation) -> Finding {
+fn same_version(installation: &Installation) -> Finding {
     let check = format!("the coordinator has the version of this program, {}", OWN_VERSION);
     let mut finding = Finding::new("coordinator-version", check);
-    let (theirs, own) = (Version::of_image(&it.image), Version::own());
+    let (theirs, own) = (Version::of_image(&installation.image), Version::own());
     let Some((theirs, own)) = theirs.zip(own) else {
-        finding.skip(format!("the tag of the image {} is not a version", it.image));
+        finding.skip(format!("the tag of the image {} is not a version", installation.image));
         return finding;
     };
     if theirs == own {
@@ -207,14 +211,14 @@ fn same_version(it: &Installation) -> Finding {
     let wrong = format!(
         "Deployment {NAME} in {} runs {}; this program checks kinds, rights and settings of \
          version {own}",
-        it.namespace, it.image
+        installation.namespace, installation.image
     );
     let fix = if theirs < own {
         "upgrade the coordinator"
     } else {
         "use the program of that version, or downgrade the coordinator"
     };
-    let problem = Problem::new(wrong, fix).run(it.apply());
+    let problem = Problem::new(wrong, fix).run(installation.apply());
     if theirs.is_compatible(own) {
         finding.warn(problem);
     } else {
@@ -224,10 +228,10 @@ fn same_version(it: &Installation) -> Finding {
 }
 
 /// The Service that agents dial has endpoints.
-async fn service(api: &ApiClient, it: &Installation) -> Finding {
+async fn service(api: &ApiClient, installation: &Installation) -> Finding {
     let check = "the coordinator's Service has endpoints for agents";
     let mut finding = Finding::new("service", check);
-    check_endpoints(&mut finding, api, it, "grpc").await;
+    check_endpoints(&mut finding, api, installation, "grpc").await;
     finding
 }
 
@@ -235,11 +239,11 @@ async fn service(api: &ApiClient, it: &Installation) -> Finding {
 pub(super) async fn check_endpoints(
     finding: &mut Finding,
     api: &ApiClient,
-    it: &Installation,
+    installation: &Installation,
     port: &str,
 ) {
-    let Installation { namespace, service, .. } = it;
-    match endpoints(api, it, port).await {
+    let Installation { namespace, service, .. } = installation;
+    match endpoints(api, installation, port).await {
         Ok(0) => {}
         Ok(ready) => {
             return finding
@@ -249,18 +253,18 @@ pub(super) async fn check_endpoints(
     }
     let folder = format!("/api/v1/namespaces/{namespace}/services");
     match api.get(&folder, service).await {
-        Ok(there) => finding.fail(no_endpoints(it, port, there.as_ref())),
+        Ok(there) => finding.fail(no_endpoints(installation, port, there.as_ref())),
         Err(error) => finding.skip(error.text()),
     }
 }
 
 /// Why a port of the Service has no endpoints.
-fn no_endpoints(it: &Installation, port: &str, there: Option<&Value>) -> Problem {
-    let Installation { namespace, service, .. } = it;
+fn no_endpoints(installation: &Installation, port: &str, there: Option<&Value>) -> Problem {
+    let Installation { namespace, service, .. } = installation;
     let place = format!("Service {service} in {namespace}");
     let again = "apply the overlay again";
     let Some(there) = there else {
-        return Problem::new(format!("there is no {place}"), again).run(it.apply());
+        return Problem::new(format!("there is no {place}"), again).run(installation.apply());
     };
     let place = format!("{place}: its port `{port}` has no endpoints");
     let wanted = objects().iter().find(|object| object["kind"] == "Service");
@@ -274,20 +278,26 @@ fn no_endpoints(it: &Installation, port: &str, there: Option<&Value>) -> Problem
         let fix = "restore the selector";
         return Problem::new(wrong, fix).run(patch(&object, "json", &body));
     }
-    if !list(&there["spec"]["ports"]).any(|it| it["name"] == port) {
+    if !list(&there["spec"]["ports"]).any(|declared| declared["name"] == port) {
         return Problem::new(format!("{place}: it has no port of that name"), again)
-            .run(it.apply());
+            .run(installation.apply());
     }
     let pods = format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name={NAME}");
     Problem::new(format!("{place}: no pod is ready"), "see what they wait for").run(pods)
 }
 
 /// The number of ready endpoints of a Service's port.
-async fn endpoints(api: &ApiClient, it: &Installation, port: &str) -> Result<usize, ApiError> {
-    let folder = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", it.namespace);
-    let label = format!("kubernetes.io/service-name={}", it.service);
+async fn endpoints(
+    api: &ApiClient,
+    installation: &Installation,
+    port: &str,
+) -> Result<usize, ApiError> {
+    let folder =
+        format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", installation.namespace);
+    let label = format!("kubernetes.io/service-name={}", installation.service);
     let slices = api.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
-    let of_port = slices.iter().filter(|slice| list(&slice["ports"]).any(|it| it["name"] == port));
+    let of_port =
+        slices.iter().filter(|slice| list(&slice["ports"]).any(|listed| listed["name"] == port));
     let ready = |endpoint: &&Value| endpoint["conditions"]["ready"] != false;
     Ok(of_port.flat_map(|slice| list(&slice["endpoints"])).filter(ready).count())
 }

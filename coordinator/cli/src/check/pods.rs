@@ -117,7 +117,8 @@ fn sidecar_versions(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
 /// The image that a pod would get now: set by the pod, else by its cluster, else the default.
 fn wanted_image(installation: &Installation, fleet: &Fleet, pod: &Value) -> String {
     let own = pod["metadata"]["annotations"][format!("{CONFIG}image")].as_str();
-    let clusters = fleet.cluster_of(pod).and_then(|it| it["spec"]["agent"]["image"].as_str());
+    let clusters =
+        fleet.cluster_of(pod).and_then(|cluster| cluster["spec"]["agent"]["image"].as_str());
     own.or(clusters).map_or_else(|| installation.agent_image(), str::to_owned)
 }
 

@@ -93,7 +93,7 @@ async fn admission(api: &ApiClient) -> Finding {
     let check = "the API server supports mutating webhooks";
     let mut finding = Finding::new("pre-webhooks", check);
     match api.resources("admissionregistration.k8s.io/v1").await {
-        Ok(names) if names.iter().any(|it| it == "mutatingwebhookconfigurations") => {}
+        Ok(names) if names.iter().any(|name| name == "mutatingwebhookconfigurations") => {}
         Ok(_) => finding.fail(Problem::new(
             "the API server does not serve mutatingwebhookconfigurations of \
              admissionregistration.k8s.io/v1",
@@ -230,7 +230,8 @@ async fn own_namespace(api: &ApiClient, namespace: &str) -> Finding {
     let folder = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
     if let Ok(Some(deployment)) = api.get(&folder, "leasehold-coordinator").await {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
-        let image = list(containers).next().map_or("", |it: &Value| text(&it["image"]));
+        let image =
+            list(containers).next().map_or("", |container: &Value| text(&container["image"]));
         let wrong = format!("Leasehold is installed already: {image} in {namespace}");
         let fix = "check it with `leasehold check`; installing again upgrades it";
         finding.warn(Problem::new(wrong, fix).run(apply("ha")));

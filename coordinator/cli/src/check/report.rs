@@ -123,7 +123,7 @@ impl Finding {
     }
 
     fn json(&self) -> Value {
-        let problem = |it: &Problem| json!({ "wrong": it.wrong, "mend": it.fix, "run": it.run });
+        let problem = |problem: &Problem| json!({ "wrong": problem.wrong, "mend": problem.fix, "run": problem.run });
         json!({
             "id": self.id,
             "check": self.check,

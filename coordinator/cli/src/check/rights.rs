@@ -38,7 +38,7 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     let questions = questions(installation);
     let count = questions.len();
     let components: Vec<&str> = questions.iter().map(|(right, _)| right.component).collect();
-    let count_of = |component| components.iter().filter(|it| **it == component).count();
+    let count_of = |component| components.iter().filter(|other| **other == component).count();
     let (namespace, account) = (&installation.namespace, &installation.account);
     let who = json!({
         "user": format!("system:serviceaccount:{namespace}:{account}"),
@@ -55,9 +55,9 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
         Ok(mut denied) => {
             for (component, without) in OPTIONAL {
                 let is_of = |(right, _): &Question| right.component == component;
-                if denied.iter().filter(|it| is_of(it)).count() == count_of(component) {
+                if denied.iter().filter(|question| is_of(question)).count() == count_of(component) {
                     finding.note(format!("without components/{component}: {without}"));
-                    denied.retain(|it| !is_of(it));
+                    denied.retain(|question| !is_of(question));
                 }
             }
             for (role, missing) in by_role(denied) {

@@ -156,7 +156,8 @@ fn maybe(some: impl Strategy<Value = Value>) -> impl Strategy<Value = Option<Val
 }
 
 fn items(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
-    let item = |name: &'static str| text().prop_map(move |it| json!({ "name": name, "value": it }));
+    let item =
+        |name: &'static str| text().prop_map(move |text| json!({ "name": name, "value": text }));
     proptest::sample::subsequence(names, 0..=names.len())
         .prop_flat_map(move |names| names.into_iter().map(item).collect::<Vec<_>>())
         .prop_map(Value::Array)
@@ -190,7 +191,7 @@ fn container(name: &'static str) -> impl Strategy<Value = Value> {
 
 fn deployment() -> impl Strategy<Value = Value> {
     let texts =
-        || proptest::collection::btree_map("[a-z]{1,3}", text(), 0..3).prop_map(|it| json!(it));
+        || proptest::collection::btree_map("[a-z]{1,3}", text(), 0..3).prop_map(|map| json!(map));
     let metadata = (maybe(texts()), maybe(texts()))
         .prop_map(|(one, two)| map(vec![("annotations", one), ("labels", two)]));
     let containers = (container("worker"), proptest::option::of(container("other")));

@@ -42,7 +42,8 @@ fn pull_secrets_are_added_to_those_of_the_pod_and_taken_out_again() {
             }
             let (out, _) = check(&pod, &with);
             let all = out["spec"]["imagePullSecrets"].as_array().expect("secrets");
-            let mut names: Vec<_> = all.iter().filter_map(|it| it["name"].as_str()).collect();
+            let mut names: Vec<_> =
+                all.iter().filter_map(|secret| secret["name"].as_str()).collect();
             names.sort_unstable();
             assert_eq!(names, ["a", "b"], "{out:#}");
         }

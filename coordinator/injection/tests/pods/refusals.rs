@@ -41,7 +41,7 @@ fn warns_about_surprising_settings() {
     };
     let warned = |spec: Value, words: &str| {
         let (_, warnings) = check(&pod(spec), &with);
-        warnings.iter().any(|it| it.contains(words))
+        warnings.iter().any(|warning| warning.contains(words))
     };
     assert!(warned(json!({}), "terminationGracePeriodSeconds is 30 (the default), and a drain"));
     assert!(warned(json!({ "terminationGracePeriodSeconds": 600 }), "Set it above 600"));
@@ -52,7 +52,7 @@ fn warns_about_surprising_settings() {
     assert!(warned(json!({}), "spec.containers[1] listens on port 7412"));
     with.drain_deadline = None;
     let (_, warnings) = check(&pod(json!({})), &with);
-    assert!(warnings.iter().any(|it| it.contains("drain.deadline")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("drain.deadline")), "{warnings:?}");
 }
 
 #[test]

@@ -16,7 +16,8 @@ fn injects_every_pod_shape_and_restores_it() {
         // A drain would also begin at a restart of the sidecar alone.
         assert_eq!(hook, &json!(["/leasehold-agent", "pre-stop"]), "{name}");
         let volumes = out["spec"]["volumes"].as_array().expect("volumes");
-        let last: Vec<_> = volumes[volumes.len() - 3..].iter().map(|it| &it["name"]).collect();
+        let last: Vec<_> =
+            volumes[volumes.len() - 3..].iter().map(|volume| &volume["name"]).collect();
         assert_eq!(last, ["leasehold-state", "leasehold-identity", "leasehold-bin"], "{name}");
         let found = injected(&out).expect("it is injected");
         assert_eq!(found.image, "leasehold/agent:1");
@@ -30,8 +31,12 @@ fn a_minimal_pod_gets_exactly_the_expected_parts() {
     let pod = json!({ "spec": { "containers": [{ "name": "worker", "image": "w" }] } });
     let (out, _) = check(&pod, &settings());
     let mut agent = sidecar(&out).clone();
-    let names: Vec<_> =
-        agent["env"].as_array().expect("a list").iter().map(|it| it["name"].clone()).collect();
+    let names: Vec<_> = agent["env"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|variable| variable["name"].clone())
+        .collect();
     assert_eq!(
         json!(names),
         json!([
@@ -141,7 +146,7 @@ fn an_own_exec_hook_runs_after_the_drain_and_other_hooks_stay() {
         out["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"],
         json!(["/leasehold/leasehold-agent", "drain", "--wait", "--then", "--", "sh", "-c", "bye"])
     );
-    assert!(!warnings.iter().any(|it| it.contains("preStop")), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("preStop")), "{warnings:?}");
     for other in [
         json!({ "httpGet": { "path": "/stop", "port": 80 } }),
         json!({ "sleep": { "seconds": 5 } }),
@@ -149,7 +154,7 @@ fn an_own_exec_hook_runs_after_the_drain_and_other_hooks_stay() {
         let (out, warnings) = check(&hooked(other.clone()), &settings());
         assert_eq!(out["spec"]["containers"][0]["lifecycle"]["preStop"], other);
         let told = "spec.containers[0].lifecycle.preStop is of the kind";
-        assert!(warnings.iter().any(|it| it.starts_with(told)), "{warnings:?}");
+        assert!(warnings.iter().any(|warning| warning.starts_with(told)), "{warnings:?}");
     }
     let empty = refusal(&hooked(json!({ "exec": {} })), &settings());
     assert!(empty.starts_with("spec.containers[0].lifecycle.preStop.exec.command"), "{empty}");
@@ -274,12 +279,12 @@ fn a_travis_worker_starts_with_remote_control_and_no_jobs() {
     assert_eq!(value(worker, addr), "0.0.0.0:9000");
     assert_eq!(value(sidecar(&out), "LEASEHOLD_TRAVIS_URL"), "http://127.0.0.1:9000");
     assert_eq!(variable(sidecar(&out), "LEASEHOLD_TRAVIS_AUTH")["valueFrom"], secret);
-    assert!(!warnings.iter().any(|it| it.contains("TRAVIS")), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("TRAVIS")), "{warnings:?}");
 
     let elsewhere = json!([{ "name": "TRAVIS_WORKER_POOL_SIZE", "valueFrom": secret }]);
     let (_, warnings) = check(&pod(elsewhere), &with);
     let told = "spec.containers[0].env[6]: TRAVIS_WORKER_POOL_SIZE comes from elsewhere";
-    assert!(warnings.iter().any(|it| it.starts_with(told)), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.starts_with(told)), "{warnings:?}");
 
     with.flags.insert("travis-url".into(), "http://127.0.0.1:8181".into());
     with.flags.insert("travis-auth".into(), "a:b$c".into());
@@ -310,9 +315,9 @@ fn the_worker_is_the_named_container_or_the_first() {
             .as_array()
             .expect("a list")
             .iter()
-            .map(|it| it.get("lifecycle").is_some())
+            .map(|container| container.get("lifecycle").is_some())
             .collect();
-        assert_eq!(has_hook, [0, 1, 2].map(|it| it == index));
+        assert_eq!(has_hook, [0, 1, 2].map(|at| at == index));
     }
     let said = refusal(&pod(json!({ ours: "d" })), &settings());
     assert_eq!(
@@ -331,6 +336,6 @@ fn keeps_the_fields_of_the_container() {
     let (out, _) = check(&pod, &settings());
     let worker = &out["spec"]["containers"][0];
     assert_eq!(variable(worker, "LEASEHOLD_ADDR")["value"], "http://127.0.0.1:9");
-    let last = worker["env"].as_array().and_then(|it| it.last()).expect("variables");
+    let last = worker["env"].as_array().and_then(|variables| variables.last()).expect("variables");
     assert_eq!(last["name"], "A", "ours come first, so that its own may refer to them");
 }

@@ -161,7 +161,7 @@ pub(crate) fn sidecar(pod: &Value) -> &Value {
 
 pub(crate) fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
     let all = container["env"].as_array().expect("variables");
-    let mut found = all.iter().filter(|it| it["name"] == name);
+    let mut found = all.iter().filter(|variable| variable["name"] == name);
     let variable = found.next().unwrap_or(&Value::Null);
     assert!(found.next().is_none(), "{name} is there once");
     variable

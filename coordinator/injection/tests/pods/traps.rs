@@ -36,7 +36,8 @@ fn a_variable_follows_the_own_variable_that_it_references() {
         json!([{ "name": "A" }, { "name": "LEASEHOLD_NAMESPACE", "value": "n" }, { "name": "B" }]);
     let out = after(&inject(&own, &settings()).expect("it can be").edits, &own);
     let env = out["spec"]["containers"][0]["env"].as_array().expect("variables");
-    let names: Vec<_> = env.iter().map(|it| it["name"].as_str().expect("a name")).collect();
+    let names: Vec<_> =
+        env.iter().map(|variable| variable["name"].as_str().expect("a name")).collect();
     let (addr, worker) = ("LEASEHOLD_ADDR", "LEASEHOLD_WORKER");
     assert_eq!(names, [addr, worker, "A", "LEASEHOLD_NAMESPACE", "LEASEHOLD_CLUSTER", "B"]);
     assert_eq!(inject(&out, &settings()).expect("it can be").edits, []);
@@ -53,8 +54,9 @@ fn a_defaulted_request_is_never_above_the_limit() {
         (json!({ "memory-request": "32Mi", "memory-limit": "1Gi" }), json!("32Mi"), "1Gi"),
     ] {
         let given = given.as_object().expect("settings").iter();
-        let annotations: serde_json::Map<_, _> =
-            given.map(|(key, it)| (format!("config.leasehold.dev/{key}"), it.clone())).collect();
+        let annotations: serde_json::Map<_, _> = given
+            .map(|(key, setting)| (format!("config.leasehold.dev/{key}"), setting.clone()))
+            .collect();
         let pod = pod(json!({ "annotations": annotations }));
         let out = after(&inject(&pod, &settings()).expect("it can be").edits, &pod);
         let resources = &out["spec"]["initContainers"][0]["resources"];
@@ -74,7 +76,7 @@ fn warns_about_a_pod_without_cluster_dns() {
         let mut with = settings();
         with.coordinator = coordinator.into();
         let done = inject(&pod, &with).expect("it can be");
-        done.warnings.iter().any(|it| it.contains("set ClusterFirstWithHostNet"))
+        done.warnings.iter().any(|warning| warning.contains("set ClusterFirstWithHostNet"))
     };
     let service = "leasehold-coordinator.leasehold-system.svc:7400";
     let host = |policy: &str| json!({ "hostNetwork": true, "dnsPolicy": policy });

@@ -130,7 +130,8 @@ pub(crate) fn binding(pipeline: &str, node: &str) -> String {
 /// Where a node names another one.
 fn place_of_step(workers: &Node, from: &NodeName, to: &NodeName) -> (Position, String) {
     let list = workers.get(from.as_str()).and_then(|node| node.get("next"));
-    let step = list.and_then(|list| list.items().find(|(_, it)| it.text() == Some(to.as_str())));
+    let step =
+        list.and_then(|list| list.items().find(|(_, item)| item.text() == Some(to.as_str())));
     match step {
         Some((index, item)) => (item.at, format!("spec.workers.{from}.next[{index}]")),
         None => (workers.at, format!("spec.workers.{from}.next")),

@@ -36,7 +36,8 @@ pub(super) fn take_clusters(
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) -> FleetPlaces {
-    let mut without_place: BTreeSet<_> = clusters.iter().map(|it| it.name.clone()).collect();
+    let mut without_place: BTreeSet<_> =
+        clusters.iter().map(|cluster| cluster.name.clone()).collect();
     let (clusters, classes) = without_namesakes(clusters, classes, problems);
     let mut places = Places::new("WorkerClusters and WorkerClasses", limits::CLUSTERS_MAX, share);
     let refused = refused(&clusters, &classes, &mut places, before);
@@ -102,13 +103,13 @@ fn refused(
     before: &Desired,
 ) -> RefusedFleets {
     // With a time of creation it does not matter what this process has in force.
-    let claims = clusters.iter().map(|it| {
-        let is_new = it.created().is_none() && last_cluster(before, &it.name).is_none();
-        (it.created(), is_new, false, &it.name)
+    let claims = clusters.iter().map(|cluster| {
+        let is_new = cluster.created().is_none() && last_cluster(before, &cluster.name).is_none();
+        (cluster.created(), is_new, false, &cluster.name)
     });
-    let of_classes = classes.iter().map(|it| {
-        let is_new = it.created().is_none() && last_class(before, &it.name).is_none();
-        (it.created(), is_new, true, &it.name)
+    let of_classes = classes.iter().map(|class| {
+        let is_new = class.created().is_none() && last_class(before, &class.name).is_none();
+        (class.created(), is_new, true, &class.name)
     });
     let mut claims: Vec<_> = claims.chain(of_classes).collect();
     claims.sort_unstable();

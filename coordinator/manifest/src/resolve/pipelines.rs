@@ -162,10 +162,11 @@ impl PipelineResolver<'_> {
         let mut all = true;
         for (name, node) in &draft.pipeline.nodes {
             let class = &node.class;
-            let named = |last: &&Arc<Pipeline>| last.nodes.values().any(|it| it.class == *class);
+            let named =
+                |last: &&Arc<Pipeline>| last.nodes.values().any(|node| node.class == *class);
             let stays = last.is_some_and(|last| named(&last)) && self.class(class).is_some();
             let shown = class.parts().1;
-            let is_there = self.classes.get(class).is_some_and(|it| it.current().is_some());
+            let is_there = self.classes.get(class).is_some_and(|choice| choice.current().is_some());
             let message = if is_there || self.missing == MissingClass::Kept {
                 continue;
             } else if self.next.clusters.contains_key(class) {
@@ -204,11 +205,13 @@ impl PipelineResolver<'_> {
 
     fn put_in_force(self) {
         let Self { classes, pipelines, missing, next, before } = self;
-        let classes =
-            classes.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
+        let classes = classes
+            .into_iter()
+            .filter_map(|(name, choice)| Some((name, choice.current()?.clone())));
         next.clusters.extend(classes);
-        let pipelines =
-            pipelines.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
+        let pipelines = pipelines
+            .into_iter()
+            .filter_map(|(name, choice)| Some((name, choice.current()?.clone())));
         next.pipelines = pipelines.collect();
         if missing != MissingClass::Refused {
             return;

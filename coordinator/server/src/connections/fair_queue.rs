@@ -52,7 +52,7 @@ impl<T> FairQueue<T> {
     /// Takes the oldest entry of this address, whose next turn comes after all others.
     pub(crate) fn pop(&mut self, address: IpAddr) -> Option<T> {
         let entry = self.of_address.get_mut(&address).and_then(VecDeque::pop_front)?;
-        self.turns.retain(|it| *it != address);
+        self.turns.retain(|turn| *turn != address);
         self.turns.push_back(address);
         self.len -= 1;
         self.forget_if_empty(address);
@@ -62,7 +62,7 @@ impl<T> FairQueue<T> {
     fn forget_if_empty(&mut self, address: IpAddr) {
         if self.of_address.get(&address).is_some_and(VecDeque::is_empty) {
             self.of_address.remove(&address);
-            self.turns.retain(|it| *it != address);
+            self.turns.retain(|turn| *turn != address);
         }
     }
 }

@@ -102,7 +102,8 @@ impl Places {
         };
         match (address, next) {
             (Some(address), next) => {
-                if let Some(evicted) = next.and_then(|it| state.remove(it.address, it.number)) {
+                if let Some(evicted) = next.and_then(|next| state.remove(next.address, next.number))
+                {
                     // The connection may end by itself now.
                     let _ = evicted.evict.send(());
                 }
@@ -111,7 +112,7 @@ impl Places {
                 let places = Arc::clone(self);
                 Ok((Place { places, address, number: number.into() }, evicted))
             }
-            (None, next) => Err(next.map_or(now, |it| it.kept_until)),
+            (None, next) => Err(next.map_or(now, |next| next.kept_until)),
         }
     }
 

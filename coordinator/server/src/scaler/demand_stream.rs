@@ -46,7 +46,7 @@ impl<T: Clone + PartialEq> DemandStream<T> {
         loop {
             let changed = match self.query.demand(&self.view, clock::now()) {
                 Ok(demand) => {
-                    Some((self.answer)(demand)).filter(|it| self.sent.as_ref() != Some(it))
+                    Some((self.answer)(demand)).filter(|answer| self.sent.as_ref() != Some(answer))
                 }
                 Err(status) => return Some(self.end(status)),
             };

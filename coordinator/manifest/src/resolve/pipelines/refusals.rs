@@ -51,7 +51,7 @@ impl PipelineResolver<'_> {
     }
 
     fn changed_classes(&self) -> BTreeSet<ClusterName> {
-        let changed = self.classes.iter().filter(|(_, it)| it.new.is_some());
+        let changed = self.classes.iter().filter(|(_, choice)| choice.new.is_some());
         changed.map(|(name, _)| name.clone()).collect()
     }
 
@@ -70,7 +70,9 @@ impl PipelineResolver<'_> {
     fn changed_against(&self, pipeline: &PipelineChoice) -> Vec<(ClusterName, String)> {
         let Some(last) = &pipeline.last else { return Vec::new() };
         let is_change = |class: &ClusterName| {
-            self.classes.get(class).is_some_and(|it| it.new.is_some() && it.last.is_some())
+            self.classes
+                .get(class)
+                .is_some_and(|choice| choice.new.is_some() && choice.last.is_some())
         };
         let unplaceable = self.unplaceable(last).into_iter();
         unplaceable.filter(|(class, _)| is_change(class)).collect()
@@ -133,8 +135,9 @@ impl PipelineResolver<'_> {
                     let Some(theirs) = theirs else { continue };
                     // The older pipeline has the name. Of files, which have no time of creation,
                     // the one that had the name keeps it, or else the one that is in force.
-                    let rank = |it: &PipelineChoice, node: &NodeName| {
-                        let (last, created) = (it.last.as_ref(), it.entry.source.created.clone());
+                    let rank = |choice: &PipelineChoice, node: &NodeName| {
+                        let (last, created) =
+                            (choice.last.as_ref(), choice.entry.source.created.clone());
                         let had = last.is_some_and(|last| last.nodes.contains_key(node));
                         (Reverse(created), had, last.is_some())
                     };
