@@ -33,7 +33,8 @@ const fn waits(first: Duration, longest: Duration) -> ExponentialBuilder {
 impl Backoff {
     /// The wait after a failure, with `before` earlier failures in a row.
     pub(crate) fn wait(&self, before: u32) -> Duration {
-        let index = usize::try_from(before).map_or(DOUBLINGS_MAX, |it| it.min(DOUBLINGS_MAX));
+        let index =
+            usize::try_from(before).map_or(DOUBLINGS_MAX, |failures| failures.min(DOUBLINGS_MAX));
         self.0.build().nth(index).expect("the number of waits has no bound")
     }
 }

@@ -281,7 +281,8 @@ impl ChildRunner {
             written.map(drop).with_context(problem)?;
         }
         let boot = boot_id().unwrap_or_else(|| UNKNOWN.into());
-        let namespace = PidNamespace::own().map_or_else(|| UNKNOWN.into(), |it| it.to_string());
+        let namespace =
+            PidNamespace::own().map_or_else(|| UNKNOWN.into(), |namespace| namespace.to_string());
         let line = format!("{id} {started} {boot} {namespace}\n");
         let written = state_dir::replace(path, line.as_bytes());
         written.map(drop).with_context(problem)

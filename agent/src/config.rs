@@ -290,7 +290,8 @@ fn check(args: RunArgs) -> Result<Config, String> {
         SocketMode::Owner => 0o600,
         SocketMode::Group => 0o660,
     };
-    let address = args.worker_address.map(|it| worker_address::parse(&it, args.worker_port));
+    let address =
+        args.worker_address.map(|address| worker_address::parse(&address, args.worker_port));
     Ok(Config {
         coordinators: args.who.coordinator,
         cluster: args.who.cluster,
@@ -387,7 +388,10 @@ mod tests {
         assert_eq!(config.child, None);
         for every in [":7412", "[::]:7412"] {
             let config = parse(&format!("--health-listen {every}")).expect("an address");
-            assert_eq!(config.health_listen.map(|it| it.to_string()), Some("[::]:7412".into()));
+            assert_eq!(
+                config.health_listen.map(|address| address.to_string()),
+                Some("[::]:7412".into())
+            );
         }
         let child = parse("--restart on-failure -- sh -c true").expect("a child");
         assert_eq!(child.child.expect("it is there").restart, Restart::OnFailure);
@@ -408,7 +412,7 @@ mod tests {
         let address = |more: &str| parse(more).expect("valid").worker_address;
         assert_eq!(address(""), None);
         let given = address("--worker-address fd00::7 --worker-port 8080");
-        assert_eq!(given.map(|it| it.to_string()), Some("[fd00::7]:8080".into()));
+        assert_eq!(given.map(|address| address.to_string()), Some("[fd00::7]:8080".into()));
     }
 
     #[test]

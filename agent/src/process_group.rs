@@ -44,7 +44,9 @@ impl ProcessGroup {
     pub(crate) fn has_leader(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
         match ProcessStat::read(pid) {
-            Ok(leader) => leader.is_some_and(|it| it.runs && it.started == self.started),
+            Ok(leader) => {
+                leader.is_some_and(|leader| leader.runs && leader.started == self.started)
+            }
             Err(NoFileLeft) => true,
         }
     }
@@ -97,7 +99,9 @@ impl ProcessGroup {
     fn id_is_reused(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
         match ProcessStat::read(pid) {
-            Ok(leader) => leader.is_some_and(|it| it.runs && it.started != self.started),
+            Ok(leader) => {
+                leader.is_some_and(|leader| leader.runs && leader.started != self.started)
+            }
             Err(NoFileLeft) => false,
         }
     }
@@ -162,7 +166,9 @@ impl PidNamespace {
     /// Whether this process runs in it.
     pub(crate) fn is_own(&self) -> bool {
         let Some(own) = Self::own() else { return false };
-        let parts = |it: &Self| it.0.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let parts = |namespace: &Self| {
+            namespace.0.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned()))
+        };
         match (parts(self), parts(&own)) {
             (Some((inode, started)), Some((own_inode, own_started))) => {
                 let is_known = started != UNKNOWN && own_started != UNKNOWN;

@@ -41,7 +41,7 @@ fn is_current(path: &Path, own: &File) -> anyhow::Result<bool> {
         Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
     };
     let (ours, theirs) = (own.metadata()?, found.metadata()?);
-    let alike = |it: &Metadata| (it.is_file(), it.len());
+    let alike = |metadata: &Metadata| (metadata.is_file(), metadata.len());
     if alike(&ours) != alike(&theirs) || theirs.permissions().mode() & 0o777 != MODE {
         return Ok(false);
     }

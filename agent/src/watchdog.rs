@@ -216,7 +216,8 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
             }
         }
         // A group that has ended needs no watching.
-        list.groups.retain(|it| !(agent_gone || it.is_due(now)) || it.group.exists());
+        list.groups
+            .retain(|watched| !(agent_gone || watched.is_due(now)) || watched.group.exists());
         if agent_gone && list.groups.is_empty() {
             return;
         }

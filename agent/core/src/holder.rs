@@ -194,7 +194,8 @@ impl<J: Journal> Holder<J> {
             (stream.clone(), held)
         };
         let streams: BTreeMap<_, _> = memory.streams.iter().map(held).collect();
-        let tokens = streams.values().map(|it| it.token).chain(memory.pool.map(|it| it.0));
+        let tokens =
+            streams.values().map(|stream| stream.token).chain(memory.pool.map(|pool| pool.0));
         let drain = if memory.draining {
             Drain::Draining { since: now, overdue: false }
         } else {

@@ -93,7 +93,8 @@ impl Port {
         let mut stopped = self.stopped.clone();
         async move {
             let connection = guard.connection();
-            let service = service_fn(|it| request::answer(router.clone(), connection.clone(), it));
+            let service =
+                service_fn(|request| request::answer(router.clone(), connection.clone(), request));
             let builder = builder(caller);
             let connection = builder.serve_connection(TokioIo::new(socket.clone()), service);
             let mut connection = std::pin::pin!(connection);

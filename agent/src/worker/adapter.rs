@@ -72,7 +72,7 @@ impl Predecessor {
         let claimed = |stream: &StreamKey, token: Token| {
             let held =
                 memory.streams.get(stream).filter(|held| runs_programs && held.token == token);
-            held.is_some_and(|it| it.lives(memory.renewed_until, now))
+            held.is_some_and(|lease| lease.lives(memory.renewed_until, now))
         };
         Ok(Self {
             no_memory: memory.incarnation.is_none(),

@@ -96,7 +96,7 @@ impl HttpWorker {
 /// The number of jobs at a JSON pointer in an answer.
 pub(crate) fn number_at(body: &Value, option: &str, pointer: &str) -> anyhow::Result<u32> {
     let found = body.pointer(pointer);
-    let number = found.and_then(Value::as_u64).and_then(|it| u32::try_from(it).ok());
+    let number = found.and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
     number.ok_or_else(|| {
         let found = found.map_or("nothing".into(), Value::to_string);
         let found: String = found.chars().take(80).collect();

@@ -300,7 +300,7 @@ mod tests {
         };
         let endpoint = |worker: &str, address: Option<&str>| Endpoint {
             worker: worker.parse().expect("a name"),
-            address: address.map(|it| it.parse().expect("an address")),
+            address: address.map(|address| address.parse().expect("an address")),
             load: "10".parse().expect("a load"),
             draining: address.is_none(),
         };

@@ -45,7 +45,7 @@ async fn a_binding_has_a_load_and_routes_and_is_released() {
         AgentMessage::Hello(hello) => Some(hello.address.clone()),
         _ => None,
     });
-    assert_eq!(address.await.map(|it| it.to_string()), Some("[fd00::7]:8080".into()));
+    assert_eq!(address.await.map(|address| address.to_string()), Some("[fd00::7]:8080".into()));
     let token = coordinator.share("first/in/0", "2.5", &[]);
     let one = |lease: &serde_json::Value| lease["bindings"][0]["token"].is_string();
     agent.ask_until("/v1/lease", one).await;

@@ -172,7 +172,7 @@ impl Coordinator {
     /// Waits for a message for which `pick` returns a value, among all that any agent has sent.
     pub async fn hear<T>(&self, what: &str, pick: impl Fn(&AgentMessage) -> Option<T>) -> T {
         let mut heard = self.heard.subscribe();
-        let found = heard.wait_for(|heard| heard.iter().any(|it| pick(it).is_some()));
+        let found = heard.wait_for(|heard| heard.iter().any(|message| pick(message).is_some()));
         let found = tokio::time::timeout(PATIENCE, found).await;
         let Ok(Ok(found)) = found else { panic!("never received: {what}") };
         found.iter().find_map(&pick).unwrap()
@@ -185,7 +185,7 @@ impl Coordinator {
 
     /// The number of received messages that match.
     pub fn count(&self, pick: impl Fn(&AgentMessage) -> bool) -> usize {
-        self.heard.borrow().iter().filter(|it| pick(it)).count()
+        self.heard.borrow().iter().filter(|message| pick(message)).count()
     }
 
     /// Waits until a beat reports this pool size in effect and these jobs.

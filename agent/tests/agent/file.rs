@@ -46,7 +46,7 @@ async fn writes_the_streams_and_releases_a_revoked_one_after_the_reload() {
     agent.log.line("--file-command exited with 1").await;
     assert_eq!(read(&path), listed(&["cars:updated"], version + 1));
     let released = |message: &AgentMessage| match message {
-        AgentMessage::Beat(beat) => beat.released.iter().any(|it| it.token == token),
+        AgentMessage::Beat(beat) => beat.released.iter().any(|release| release.token == token),
         _ => false,
     };
     assert_eq!(coordinator.count(released), 0, "released before the worker had reloaded");

@@ -43,7 +43,7 @@ async fn keeps_slots_reserved_until_the_worker_has_reloaded_and_its_jobs_have_en
     coordinator.forget();
     std::fs::write(&count, "3").unwrap();
     coordinator.hear_count(3, 3).await;
-    let freed = |message: &AgentMessage| counts(message).is_some_and(|it| it.0 < 3);
+    let freed = |message: &AgentMessage| counts(message).is_some_and(|reported| reported.0 < 3);
     assert_eq!(coordinator.count(freed), 0, "slots were released before the worker had reloaded");
 
     std::fs::write(&may, "").unwrap();
@@ -86,7 +86,7 @@ async fn a_restarted_agent_knows_the_size_that_its_worker_may_still_use() {
     let agent = start(&coordinator, &path, &more).await;
     agent.log.line("--file-command exited with 1").await;
     coordinator.hear_count(3, 3).await;
-    let freed = |message: &AgentMessage| counts(message).is_some_and(|it| it != (3, 3));
+    let freed = |message: &AgentMessage| counts(message).is_some_and(|reported| reported != (3, 3));
     assert_eq!(coordinator.count(freed), 0, "slots were released before the worker had reloaded");
     std::fs::write(&may, "").unwrap();
     coordinator.hear_count(1, 1).await;

@@ -137,8 +137,8 @@ async fn reads_the_certificate_files_again_for_every_dial() {
     };
     let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let (server, own) = (made("coordinator.example"), made("agent.example"));
-    let identity = |it: &rcgen::CertifiedKey<rcgen::KeyPair>| {
-        Identity::from_pem(it.cert.pem(), it.signing_key.serialize_pem())
+    let identity = |certified: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        Identity::from_pem(certified.cert.pem(), certified.signing_key.serialize_pem())
     };
     let tls = ServerTlsConfig::new()
         .identity(identity(&server))

@@ -409,7 +409,7 @@ async fn releases_no_stream_whose_end_it_cannot_announce_to_the_worker() {
     assert!(status == 503 && why.contains("its first one has exited"), "{status} {why}");
     assert_eq!(agent.metric("leasehold_agent_file_ok").await, "0");
     let released = |message: &AgentMessage| match message {
-        AgentMessage::Beat(beat) => beat.released.iter().any(|it| it.token == token),
+        AgentMessage::Beat(beat) => beat.released.iter().any(|release| release.token == token),
         _ => false,
     };
     assert!(coordinator.count(released) == 0 && runs(worker), "{}", agent.log.text());

@@ -66,7 +66,9 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         let files = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
-        for file in files.filter(|path| path.extension().is_some_and(|it| it == "starts")) {
+        for file in
+            files.filter(|path| path.extension().is_some_and(|extension| extension == "starts"))
+        {
             let text = read(&file);
             let pids = text.lines().filter_map(|line| line.split(' ').next_back()?.parse().ok());
             for pid in pids.filter_map(Pid::from_raw) {

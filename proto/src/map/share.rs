@@ -64,7 +64,7 @@ impl From<Endpoint> for wire::Endpoint {
     fn from(endpoint: Endpoint) -> Self {
         Self {
             worker: endpoint.worker.to_string(),
-            address: endpoint.address.map_or_else(String::new, |it| it.to_string()),
+            address: endpoint.address.map_or_else(String::new, |address| address.to_string()),
             load_milli: endpoint.load.milli(),
             draining: endpoint.draining,
         }

@@ -133,7 +133,7 @@ impl Format {
     /// or decimals.
     #[must_use]
     pub fn pattern(&self) -> String {
-        let part = |it: &Unit| format!("[0-9]{{1,{}}}{}", it.digits_max, it.name);
+        let part = |unit: &Unit| format!("[0-9]{{1,{}}}{}", unit.digits_max, unit.name);
         let parts: Vec<String> = self.units.iter().map(part).collect();
         format!("^(0|({})+)$", parts.join("|"))
     }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn millis(format: &Format, text: &str) -> Option<u128> {
-        format.parse(text).ok().map(|it| it.as_millis())
+        format.parse(text).ok().map(|duration| duration.as_millis())
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             ("1.000000001h", 3_600_000_003_600),
             ("3ns", 3),
         ] {
-            assert_eq!(GO.parse(text).map(|it| it.as_nanos()), Ok(nanos), "{text}");
+            assert_eq!(GO.parse(text).map(|duration| duration.as_nanos()), Ok(nanos), "{text}");
         }
         for (format, huge) in
             [(&GO, "99999999999999999999h"), (&MANIFEST, "9000h"), (&MANIFEST, "9999999h")]

@@ -174,7 +174,7 @@ impl SetName {
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         match self.0.strip_prefix(SHARES_PREFIX) {
-            Some(namespace) => Some(namespace).filter(|it| !it.is_empty()),
+            Some(namespace) => Some(namespace).filter(|namespace| !namespace.is_empty()),
             None => self.parts().0,
         }
     }

@@ -115,7 +115,8 @@ impl WorkerAddress {
             None => (text, None),
         };
         let is_port = |port: &str| {
-            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|it| it > 0)
+            port.bytes().all(|b| b.is_ascii_digit())
+                && port.parse::<u16>().is_ok_and(|number| number > 0)
         };
         if !host.is_empty() && port.is_none_or(is_port) {
             Ok(Self(text.into()))

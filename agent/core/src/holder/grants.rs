@@ -306,7 +306,7 @@ impl<J: Journal> Holder<J> {
         now: Moment,
     ) -> Result<GrantImpact, JournalError> {
         let listed: std::collections::BTreeSet<_> =
-            grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
+            grant.streams.iter().map(|lease| (&lease.stream, lease.token)).collect();
         let absent = self.streams.iter().filter(|(stream, held)| {
             !listed.contains(&(*stream, held.token)) && held.lapses.is_none()
         });

@@ -108,16 +108,16 @@ impl OwnedLease {
 }
 
 impl From<&wire::StreamLease> for Key {
-    fn from(it: &wire::StreamLease) -> Self {
-        let (of, name) = (it.set.clone(), it.stream.clone());
+    fn from(lease: &wire::StreamLease) -> Self {
+        let (of, name) = (lease.set.clone(), lease.stream.clone());
         Self { kind: Kind::Stream, of, name, index: 0 }
     }
 }
 
 impl From<&wire::Binding> for Key {
-    fn from(it: &wire::Binding) -> Self {
-        let (of, name) = (it.pipeline.clone(), it.node.clone());
-        Self { kind: Kind::Binding, of, name, index: it.index }
+    fn from(binding: &wire::Binding) -> Self {
+        let (of, name) = (binding.pipeline.clone(), binding.node.clone());
+        Self { kind: Kind::Binding, of, name, index: binding.index }
     }
 }
 

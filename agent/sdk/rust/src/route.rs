@@ -54,14 +54,14 @@ pub(crate) struct Turns {
 impl Turns {
     /// Picks the next worker.
     pub(crate) fn pick<'a>(&mut self, next: &'a Next) -> Option<&'a Endpoint> {
-        let stay = next.endpoints.iter().any(|it| !it.draining);
-        let open = || next.endpoints.iter().filter(|it| !(stay && it.draining));
+        let stay = next.endpoints.iter().any(|endpoint| !endpoint.draining);
+        let open = || next.endpoints.iter().filter(|endpoint| !(stay && endpoint.draining));
         // If all loads are zero, all workers take the same.
-        let even = open().all(|it| load_milli(it) == 0);
-        let weight = |it: &Endpoint| if even { 1 } else { load_milli(it) };
+        let even = open().all(|endpoint| load_milli(endpoint) == 0);
+        let weight = |endpoint: &Endpoint| if even { 1 } else { load_milli(endpoint) };
         let total: i128 = open().map(weight).sum();
         let credits = self.nodes.entry(next.node.clone()).or_default();
-        credits.retain(|worker, _| open().any(|it| it.worker == *worker));
+        credits.retain(|worker, _| open().any(|endpoint| endpoint.worker == *worker));
         let mut best = None;
         for endpoint in open() {
             let credit = credits.entry(endpoint.worker.clone()).or_default();
@@ -99,7 +99,8 @@ mod tests {
     }
 
     fn picks(turns: &mut Turns, next: &Next, count: usize) -> String {
-        let picked = (0..count).map(|_| turns.pick(next).map_or("-", |it| it.worker.as_str()));
+        let picked =
+            (0..count).map(|_| turns.pick(next).map_or("-", |endpoint| endpoint.worker.as_str()));
         picked.collect::<Vec<_>>().join(" ")
     }
 

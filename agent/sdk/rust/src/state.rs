@@ -147,14 +147,24 @@ impl State {
                 next: Arc::default(),
             })
         };
-        let streams = lease.streams.iter().filter_map(|it| {
-            let own = listed(&it.token, it.state(), it.valid_for_ms, it.release_within_ms)?;
-            Some((it.into(), own))
+        let streams = lease.streams.iter().filter_map(|stream| {
+            let own = listed(
+                &stream.token,
+                stream.state(),
+                stream.valid_for_ms,
+                stream.release_within_ms,
+            )?;
+            Some((stream.into(), own))
         });
-        let bindings = lease.bindings.iter().filter_map(|it| {
-            let own = listed(&it.token, it.state(), it.valid_for_ms, it.release_within_ms)?;
-            let next = it.next.iter().map(Into::into).collect();
-            Some((it.into(), ListedLease { load: it.documents_per_second, next, ..own }))
+        let bindings = lease.bindings.iter().filter_map(|binding| {
+            let own = listed(
+                &binding.token,
+                binding.state(),
+                binding.valid_for_ms,
+                binding.release_within_ms,
+            )?;
+            let next = binding.next.iter().map(Into::into).collect();
+            Some((binding.into(), ListedLease { load: binding.documents_per_second, next, ..own }))
         });
         self.listed = streams.chain(bindings).collect();
         for (key, owned) in &mut self.owned {

@@ -156,7 +156,7 @@ impl HttpArgs {
         let body = self.http_size_body.or_else(|| Some(format!(r#"{{"size":{SIZE}}}"#)));
         let sizing = match (self.http_size_url, self.http_size_max) {
             (Some(url), _) => {
-                if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
+                if !(url.contains(SIZE) || body.as_ref().is_some_and(|body| body.contains(SIZE))) {
                     return Err("neither --http-size-body nor --http-size-url contains {size}: \
                                 add {size} where the worker expects the pool size"
                         .into());

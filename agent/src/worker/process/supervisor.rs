@@ -363,9 +363,11 @@ impl Supervisor {
     fn update_metrics(&self, held: &Held<'_>, error: Option<anyhow::Error>) {
         let metrics = self.context.driver.metrics();
         let running = self.running();
-        let lacks =
-            |stream: &StreamKey| self.entries.get(stream).is_none_or(|it| it.program.is_none());
-        let missing = held.values().filter(|it| it.revoked.is_none() && lacks(&it.stream)).count();
+        let lacks = |stream: &StreamKey| {
+            self.entries.get(stream).is_none_or(|entry| entry.program.is_none())
+        };
+        let missing =
+            held.values().filter(|lease| lease.revoked.is_none() && lacks(&lease.stream)).count();
         metrics.processes.store(running as u64, Relaxed);
         metrics.processes_missing.store(missing as u64, Relaxed);
         let of_entry = |(stream, entry): (&StreamKey, &StreamEntry)| {

@@ -167,7 +167,7 @@ pub(crate) fn read(body: &[u8]) -> anyhow::Result<Info> {
         serde_json::from_slice(body).context("cannot parse the answer to GET /worker")?;
     let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
     let processors = worker.processors.unwrap_or_default();
-    let processing = processors.iter().filter(|it| it.status == "processing").count();
+    let processing = processors.iter().filter(|processor| processor.status == "processing").count();
     let figures = Figures {
         size: count(worker.pool_size),
         expected: count(worker.expected_pool_size),

@@ -143,7 +143,12 @@ fn a_binding_is_handed_out_once_to_a_consumer_of_bindings_and_its_routes_are_the
     assert_eq!((taken.key.to_string(), taken.load), ("first/in/2".into(), 2.5));
     let workers = || {
         let next = taken.status.borrow().next.clone();
-        next[0].endpoints.iter().map(|it| it.worker.clone()).collect::<Vec<_>>().join(" ")
+        next[0]
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.worker.clone())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!(workers(), "a");
     state.apply(&bound("8.1", &["a", "b"]), clock::now());
@@ -155,7 +160,7 @@ fn a_binding_is_handed_out_once_to_a_consumer_of_bindings_and_its_routes_are_the
     assert_eq!(workers(), "a b");
     state.release(&taken.key, taken.token);
     assert_eq!(state.released, BTreeSet::from([(taken.key.clone(), token("8.1"))]));
-    assert_eq!(state.take(Kind::Binding).map(|it| it.token), Some(token("8.2")));
+    assert_eq!(state.take(Kind::Binding).map(|lease| lease.token), Some(token("8.2")));
 }
 
 #[test]
