@@ -117,7 +117,7 @@ fn holds(agent: &Agent, streams: usize) -> bool {
     let wanted =
         ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
     let answer = get(agent.api, "/metrics").map(|(_, text)| text).unwrap_or_default();
-    wanted.iter().all(|line| answer.lines().any(|it| it == line))
+    wanted.iter().all(|line| answer.lines().any(|sample| sample == line))
 }
 
 fn measure(name: &str, agent: &Agent, span: Duration) {

@@ -211,8 +211,8 @@ impl ScalerPoller {
                     "workerclass_request" => self.right.request,
                     _ => self.right.needed,
                 };
-                let value = |it: &leasehold_proto::externalscaler::MetricValue| {
-                    tell(&it.metric_name, it.metric_value, it.metric_value_float)
+                let value = |metric: &leasehold_proto::externalscaler::MetricValue| {
+                    tell(&metric.metric_name, metric.metric_value, metric.metric_value_float)
                 };
                 let answer: Vec<String> = answer.metric_values.iter().map(value).collect();
                 Ok((answer.join(", "), right_of(metric, right)))
@@ -239,7 +239,7 @@ impl ScalerPoller {
         let right = self.right_specs();
         loop {
             let stream = self.client.stream_metric_spec(self.object.clone()).await;
-            self.follow("StreamMetricSpec", stream, |it| specs(&it), &right).await;
+            self.follow("StreamMetricSpec", stream, |answer| specs(&answer), &right).await;
         }
     }
 
@@ -290,8 +290,8 @@ impl ScalerPoller {
 }
 
 fn specs(answer: &leasehold_proto::externalscaler::GetMetricSpecResponse) -> String {
-    let spec = |it: &leasehold_proto::externalscaler::MetricSpec| {
-        tell(&it.metric_name, it.target_size, it.target_size_float)
+    let spec = |metric: &leasehold_proto::externalscaler::MetricSpec| {
+        tell(&metric.metric_name, metric.target_size, metric.target_size_float)
     };
     let specs: Vec<String> = answer.metric_specs.iter().map(spec).collect();
     specs.join(", ")

@@ -55,7 +55,7 @@ impl Modules {
             arrows.keys().map(|from| (from, reach(&arrows, from))).collect();
         let mut circles = BTreeSet::new();
         for (from, all) in &reached {
-            let back = |to: &&&PathBuf| reached.get(*to).is_some_and(|it| it.contains(*from));
+            let back = |to: &&&PathBuf| reached.get(*to).is_some_and(|files| files.contains(*from));
             let circle: BTreeSet<&PathBuf> = all.iter().filter(back).copied().collect();
             if circle.len() > 1 {
                 circles.insert(circle);
@@ -297,7 +297,8 @@ impl<'a> Visit<'a> for Reader {
     }
 
     fn visit_path(&mut self, path: &'a syn::Path) {
-        let words: Vec<String> = path.segments.iter().map(|it| it.ident.to_string()).collect();
+        let words: Vec<String> =
+            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.named(&words);
         visit::visit_path(self, path);
     }

@@ -101,10 +101,12 @@ impl Reader {
 fn kept_at(command: &str) -> Option<String> {
     let after = |flag: &str| command.split(flag).nth(1)?.split_whitespace().next();
     let address = match command {
-        it if it.starts_with("leasehold-coordinator run") => {
+        _ if command.starts_with("leasehold-coordinator run") => {
             after("--http-listen ").unwrap_or("127.0.0.1:7401")
         }
-        it if it.ends_with("-- sleep infinity") => after("--listen ").unwrap_or("127.0.0.1:7411"),
+        _ if command.ends_with("-- sleep infinity") => {
+            after("--listen ").unwrap_or("127.0.0.1:7411")
+        }
         _ => return None,
     };
     Some(format!("http://{address}/readyz"))

@@ -41,7 +41,9 @@ pub fn is_generated(path: &Path) -> bool {
 /// Whether the path ends in one of these extensions.
 #[must_use]
 pub fn has_extension(path: &Path, extensions: &[&str]) -> bool {
-    path.extension().and_then(|found| found.to_str()).is_some_and(|it| extensions.contains(&it))
+    path.extension()
+        .and_then(|found| found.to_str())
+        .is_some_and(|extension| extensions.contains(&extension))
 }
 
 /// The tracked Rust files of the package in `folder`, without its tests: path and text.
@@ -52,7 +54,8 @@ pub fn has_extension(path: &Path, extensions: &[&str]) -> bool {
 pub fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let in_source = |path: &PathBuf| path.starts_with(Path::new(folder).join("src"));
     let mut all = Vec::new();
-    for path in tracked().into_iter().filter(in_source).filter(|it| has_extension(it, &["rs"])) {
+    for path in tracked().into_iter().filter(in_source).filter(|path| has_extension(path, &["rs"]))
+    {
         let whole = text(&path).expect("Rust is UTF-8");
         let shipped = without_tests(&whole);
         all.push((path, shipped));

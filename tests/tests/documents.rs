@@ -114,7 +114,9 @@ fn every_relative_link_points_to_a_file() {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
     }
-    for document in waiting.iter().filter(|path| path.extension().is_some_and(|it| it == "md")) {
+    for document in
+        waiting.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+    {
         let text = std::fs::read_to_string(document).expect("a document");
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let path = target.split('#').next().unwrap_or_default();

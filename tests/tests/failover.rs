@@ -237,14 +237,14 @@ fn first_epoch(http: SocketAddr) -> u64 {
 fn leads(http: SocketAddr, epoch: u64) -> Option<()> {
     let (_, metrics) = get(http, "/metrics")?;
     let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
-    wanted.iter().all(|line| metrics.lines().any(|it| it == line)).then_some(())
+    wanted.iter().all(|line| metrics.lines().any(|sample| sample == line)).then_some(())
 }
 
 /// The lease of an agent that the leader of this epoch serves.
 fn served(agent: &Agent, epoch: u64) -> Option<Value> {
     let (_, metrics) = get(agent.api, "/metrics")?;
     let line = format!("leasehold_agent_epoch {epoch}");
-    metrics.lines().find(|it| *it == line)?;
+    metrics.lines().find(|sample| *sample == line)?;
     lease(agent.api).filter(|lease| lease["connected"] == true)
 }
 

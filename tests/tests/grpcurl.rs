@@ -141,10 +141,10 @@ fn reflection_lists_and_describes_services() {
     ];
     let listed = grpcurl.list();
     for service in want {
-        assert!(listed.iter().any(|it| it == service), "no {service} in {listed:?}");
+        assert!(listed.iter().any(|name| name == service), "no {service} in {listed:?}");
     }
     // Not what only replicas and workers call.
-    let known = |it: &String| want.contains(&&**it) || it.starts_with("grpc.reflection.");
+    let known = |name: &String| want.contains(&&**name) || name.starts_with("grpc.reflection.");
     assert!(listed.iter().all(known), "{listed:?}");
     describes_everything(&grpcurl);
     let all = "GetStatus ListClusters GetCluster ListWorkers GetWorker ListStreams GetStream \
@@ -223,7 +223,7 @@ fn the_admin_api_answers_status_and_explain_queries() {
 
     let plan = json!({"cluster": "builds", "addWorkers": ["worker-1"], "maxJobs": 4});
     let plan = grpcurl.admin("Plan", &plan);
-    let sizes = |it: &Value| (it["worker"].clone(), it["size"].clone());
+    let sizes = |pool: &Value| (pool["worker"].clone(), pool["size"].clone());
     let pools: Vec<_> = plan["pools"].as_array().expect("pools").iter().map(sizes).collect();
     assert_eq!(pools, [(json!("worker-0"), json!(2)), (json!("worker-1"), json!(2))], "{plan}");
     assert_eq!(grpcurl.admin("GetCluster", &json!({"name": "builds"}))["cluster"]["workers"], 1);
@@ -346,7 +346,7 @@ fn the_admin_api_shows_and_explains_classes_and_pipelines() {
         found.ok().map(|answer| answer["pipeline"].clone())
     };
     let pipeline = eventually("a pipeline that is served", || {
-        get("one").filter(|it| it["phase"] == json!("PIPELINE_PHASE_READY"))
+        get("one").filter(|pipeline| pipeline["phase"] == json!("PIPELINE_PHASE_READY"))
     });
     assert_eq!(pipeline["documentsPerSecond"], json!(10), "{pipeline}");
     let binding = &pipeline["bindings"][0];

@@ -90,7 +90,7 @@ impl Fleet {
             (0..20).map(|index| coordinator.agent("builds", &format!("w-{index}"), &[])).collect();
         let fleet = Self { coordinator, agents };
         eventually("all leases", || {
-            let leases: Vec<_> = fleet.agents.iter().filter_map(|it| lease(it.api)).collect();
+            let leases: Vec<_> = fleet.agents.iter().filter_map(|agent| lease(agent.api)).collect();
             let streams: usize = leases.iter().map(|lease| streams(lease).len()).sum();
             let sizes: Vec<_> = leases.iter().map(|lease| lease["pool"]["size"].as_u64()).collect();
             (streams == 4 && sizes == [Some(2); 20]).then_some(())

@@ -178,8 +178,9 @@ fn arrows() -> BTreeMap<String, BTreeSet<String>> {
     let list = all["packages"].as_array().expect("a list of packages");
     let arrows = list.iter().map(|package| {
         let normal = package["dependencies"].as_array().expect("dependencies").iter();
-        let normal = normal.filter(|it| it["kind"].is_null());
-        let names = normal.map(|it| it["name"].as_str().expect("a name").to_owned());
+        let normal = normal.filter(|dependency| dependency["kind"].is_null());
+        let names =
+            normal.map(|dependency| dependency["name"].as_str().expect("a name").to_owned());
         let name = package["name"].as_str().expect("a name").to_owned();
         (name, names.filter(|name| own.contains(name)).collect())
     });

@@ -42,7 +42,7 @@ fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
     eventually("the third to wait for one green worker", || {
         let third = fixture.pipeline("third")?;
         let waits = third.reason.contains("1 worker more of class green");
-        (waits && third.bindings.iter().all(|it| it.shares.is_empty())).then_some(())
+        (waits && third.bindings.iter().all(|binding| binding.shares.is_empty())).then_some(())
     });
     fixture.agent("green", "green-2");
     fixture.is_ready("third");

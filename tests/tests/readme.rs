@@ -40,7 +40,7 @@ fn every_command_of_the_section_works_unchanged() {
         }
         if command.ends_with("-- sleep infinity") {
             reader.unseen("export LEASEHOLD_ADDR=http://127.0.0.1:7421");
-            for typed in readme::spans(&readme).iter().filter(|it| it.starts_with("curl ")) {
+            for typed in readme::spans(&readme).iter().filter(|span| span.starts_with("curl ")) {
                 reader.take(&Step::Type(typed.clone()));
             }
             reader.unseen("unset LEASEHOLD_ADDR");

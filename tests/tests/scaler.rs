@@ -85,7 +85,7 @@ fn start(folder: &Path, name: &str, ports: [std::net::SocketAddr; 2], secured: b
 async fn shows(replica: &Replica, line: &str) {
     soon(line, || {
         let (_, metrics) = get(replica.http, "/metrics")?;
-        metrics.lines().any(|it| it == line).then_some(())
+        metrics.lines().any(|sample| sample == line).then_some(())
     })
     .await;
 }

@@ -43,7 +43,7 @@ impl Shape {
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(it, _)| *it == name).map(|(_, shape)| *shape)
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape)
     }
 
     pub(crate) fn tenth(self) -> Self {

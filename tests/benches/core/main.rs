@@ -44,7 +44,7 @@ fn main() {
         }
     }
     for (name, shape) in Shape::ALL {
-        if wanted.is_empty() || wanted.iter().any(|it| it == name) {
+        if wanted.is_empty() || wanted.iter().any(|arg| arg == name) {
             let shape = if quick { shape.tenth() } else { shape };
             println!("\n{name}: {shape}");
             run(CoreBench::new(shape));

@@ -114,23 +114,29 @@ impl Scenario {
         let first = streams - more - 1;
         self.phase(
             plan("all connected"),
-            |it| (0..agents).for_each(|index| it.dial(index)),
-            |it| it.record.live_since(1) == agents,
+            |scenario| (0..agents).for_each(|index| scenario.dial(index)),
+            |scenario| scenario.record.live_since(1) == agents,
         )
         .await?;
-        self.phase(plan("all owned"), |it| it.put_set("first", 0..first), Self::all_owned).await?;
+        self.phase(
+            plan("all owned"),
+            |scenario| scenario.put_set("first", 0..first),
+            Self::all_owned,
+        )
+        .await?;
         for failover in 1..=self.size.failovers {
             self.failover(failover).await?;
         }
         self.phase(
             plan("one stream more"),
-            |it| it.put_set("first", 0..first + 1),
+            |scenario| scenario.put_set("first", 0..first + 1),
             Self::all_owned,
         )
         .await?;
         let name = format!("one set of {more} more");
         let range = first + 1..streams;
-        self.phase(plan(&name), |it| it.put_set("second", range), Self::all_owned).await?;
+        self.phase(plan(&name), |scenario| scenario.put_set("second", range), Self::all_owned)
+            .await?;
         self.jobs().await?;
         self.questions()?;
         self.lose_one().await
@@ -158,8 +164,9 @@ impl Scenario {
         };
         let mark = self.mark();
         let (place, _) = self.replicas.end_leader(Signal::KILL);
-        let back =
-            move |it: &mut Self| it.record.live_since(before + 1) == agents && it.all_owned();
+        let back = move |scenario: &mut Self| {
+            scenario.record.live_since(before + 1) == agents && scenario.all_owned()
+        };
         self.end_phase(plan, mark, back).await?;
         if number < self.size.failovers {
             self.replicas.start_again(place);
@@ -175,7 +182,8 @@ impl Scenario {
                 return Err(format!("job {job} may not begin, and its worker has room"));
             }
         }
-        let counted = |it: &mut Self| it.replicas.sum("leasehold_jobs_running") >= jobs as f64;
+        let counted =
+            |scenario: &mut Self| scenario.replicas.sum("leasehold_jobs_running") >= jobs as f64;
         self.end_phase(plan(&format!("{jobs} jobs begin")), mark, counted).await
     }
 
@@ -248,7 +256,8 @@ impl Scenario {
         let counts = self.record.take();
         let elected = self.epoch().saturating_sub(mark.epoch);
         let turn = self.replicas.longest_turn(&mark.turns);
-        let time = took.map_or("never".to_owned(), |it| format!("{:.3} s", it.as_secs_f64()));
+        let time =
+            took.map_or("never".to_owned(), |duration| format!("{:.3} s", duration.as_secs_f64()));
         let age = counts.age.as_secs_f64() / self.size.ttl.as_secs_f64() * 100.0;
         println!(
             "  {name:<24} {time:>9} {elected:>9} {:>6} {:>8} {moves_min:>8} {turn:>11} \

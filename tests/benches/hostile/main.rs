@@ -72,7 +72,9 @@ impl Options {
             let value = args.next();
             let number = || {
                 let number = value.as_ref().and_then(|text| text.parse::<u32>().ok());
-                number.filter(|it| *it > 0).ok_or_else(|| format!("{arg} wants a number above 0"))
+                number
+                    .filter(|number| *number > 0)
+                    .ok_or_else(|| format!("{arg} wants a number above 0"))
             };
             match arg.as_str() {
                 "--seconds" => options.seconds = number()?.into(),

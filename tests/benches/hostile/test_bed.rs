@@ -74,11 +74,11 @@ impl TestBed {
             .domain_name(server_name());
         let addresses = replicas.addresses().iter().map(ToString::to_string).collect();
         let coordinators = Arc::new(Coordinators { addresses, tls: Some(tls) });
-        let identity = |(number, it): (usize, OwnWorker)| AgentIdentity {
+        let identity = |(number, worker): (usize, OwnWorker)| AgentIdentity {
             number,
-            cluster: it.cluster,
-            worker: it.worker,
-            token: Some(it.token),
+            cluster: worker.cluster,
+            worker: worker.worker,
+            token: Some(worker.token),
         };
         let agents = honest.into_iter().enumerate().map(identity).collect();
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -107,9 +107,9 @@ impl TestBed {
         let running = &self.replicas.running;
         let other = |agent: &AgentIdentity| (agent.cluster.clone(), agent.worker.clone());
         let target = Target {
-            grpc: running.iter().map(|it| it.grpc).collect(),
-            http: running.iter().map(|it| it.http).collect(),
-            webhook: running.iter().map(|it| it.webhook).collect(),
+            grpc: running.iter().map(|replica| replica.grpc).collect(),
+            http: running.iter().map(|replica| replica.http).collect(),
+            webhook: running.iter().map(|replica| replica.webhook).collect(),
             authority: self.authority.clone(),
             server_name: server_name(),
             own: self.own.clone(),
@@ -154,7 +154,11 @@ impl TestBed {
                 "timeoutSeconds": 5,
             })
         };
-        let urls = self.replicas.running.iter().map(|it| format!("https://{}/inject", it.webhook));
+        let urls = self
+            .replicas
+            .running
+            .iter()
+            .map(|replica| format!("https://{}/inject", replica.webhook));
         let webhooks: Vec<_> = urls.enumerate().map(webhook).collect();
         let configuration = json!({
             "apiVersion": "admissionregistration.k8s.io/v1",

@@ -58,14 +58,14 @@ impl Verdict {
                     replica.resident_bytes / MIB
                 ),
             );
-            let answers = |it: &crate::watch::Answers| {
+            let answers = |answers: &crate::watch::Answers| {
                 format!(
                     "{} answers, median {}, 99 % {}, longest {}; {} failed",
-                    it.times.len(),
-                    milliseconds(it.quantile(0.5)),
-                    milliseconds(it.quantile(0.99)),
-                    milliseconds(it.quantile(1.0)),
-                    it.failures.len()
+                    answers.times.len(),
+                    milliseconds(answers.quantile(0.5)),
+                    milliseconds(answers.quantile(0.99)),
+                    milliseconds(answers.quantile(1.0)),
+                    answers.failures.len()
                 )
             };
             row("  webhook before", answers(&replica.webhook_before));

@@ -98,7 +98,7 @@ impl Watch {
             tokio::join!(first.look(test_bed, 0), second.look(test_bed, 1));
             if said.elapsed() >= LINES_EVERY {
                 said = Instant::now();
-                let longest = |it: &ReplicaWatch| it.webhook.quantile(1.0).as_millis();
+                let longest = |replica: &ReplicaWatch| replica.webhook.quantile(1.0).as_millis();
                 println!(
                     "    {:>4} s: {} leader changes, webhooks at most {} and {} ms, load {}",
                     begun.elapsed().as_secs(),

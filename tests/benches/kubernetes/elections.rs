@@ -60,7 +60,7 @@ fn has_all(replicas: &Replicas) -> bool {
     let Some(leader) = replicas.leading() else { return false };
     let Some((_, metrics)) = get(replicas.running[leader].http, "/metrics") else { return false };
     let value = |name: &str, label: &str| {
-        let line = metrics.lines().find(|it| it.starts_with(name) && it.contains(label));
+        let line = metrics.lines().find(|line| line.starts_with(name) && line.contains(label));
         line?.rsplit(' ').next()?.parse::<u64>().ok()
     };
     value("leasehold_workers{", "\"connected\"") == Some(WORKERS)

@@ -21,7 +21,9 @@ impl Figures {
     pub(crate) fn print(&self) {
         println!("\n{:<60} {:>5} {:>10} {:>10}", "", "runs", "median", "longest");
         for (what, taken) in &self.0 {
-            let at = |index: usize| taken.get(index).map_or("-".to_owned(), |it| seconds(*it));
+            let at = |index: usize| {
+                taken.get(index).map_or("-".to_owned(), |duration| seconds(*duration))
+            };
             let (middle, last) = (taken.len() / 2, taken.len().saturating_sub(1));
             println!("{what:<60} {:>5} {:>10} {:>10}", taken.len(), at(middle), at(last));
         }

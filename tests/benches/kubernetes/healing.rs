@@ -28,13 +28,13 @@ const WORKERS: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
 
 fn manifest(fixture: &FleetFixture) -> String {
-    let pipelines = (1..=PIPELINES).map(|it| {
+    let pipelines = (1..=PIPELINES).map(|number| {
         format!(
             r"
 ---
 apiVersion: leasehold.dev/v1alpha1
 kind: Pipeline
-metadata: {{name: p{it}}}
+metadata: {{name: p{number}}}
 spec: {{documentsPerSecond: 10, workers: {{only: {{class: yellow}}}}}}"
         )
     });
@@ -125,9 +125,9 @@ fn serving(fixture: &FleetFixture) -> Option<String> {
     let class = fixture.get("workerclass", "yellow")?;
     let workers = class["status"]["workers"]["ready"].as_u64()?;
     let mut pods = BTreeSet::new();
-    for it in 1..=PIPELINES {
-        let ready = fixture.get("pipeline", &format!("p{it}"))?["status"]["phase"] == "Ready";
-        let binding = fixture.get("pipelinebinding", &format!("p{it}-only"))?;
+    for number in 1..=PIPELINES {
+        let ready = fixture.get("pipeline", &format!("p{number}"))?["status"]["phase"] == "Ready";
+        let binding = fixture.get("pipelinebinding", &format!("p{number}-only"))?;
         let worker = binding["status"]["workerList"][0]["name"].as_str()?.to_owned();
         pods.extend(ready.then_some(worker));
     }

@@ -129,7 +129,7 @@ async fn fleets(access: &Access, runs: usize, figures: &mut Figures) {
 /// How busy the machine is: the mean number of processes that ran or waited in the last minute.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().filter(|it| !it.is_empty()).unwrap_or("unknown").to_owned()
+    text.split(' ').next().filter(|average| !average.is_empty()).unwrap_or("unknown").to_owned()
 }
 
 /// Creates a namespace and returns its name.

@@ -69,11 +69,12 @@ async fn run(scenario: &mut RolloutScenario, resource: &str) -> Outcome {
     let status_writes = status_writes(scenario, resource) - writes;
     let evidence = scenario.fixture.evidence();
     assert_eq!(evidence.contradictions, Vec::<String>::new());
-    let meanwhile = || evidence.runs.iter().filter(|it| it.from_ns < to_ns && it.to_ns > from_ns);
+    let meanwhile =
+        || evidence.runs.iter().filter(|run| run.from_ns < to_ns && run.to_ns > from_ns);
     let outcome = Outcome {
         run: meanwhile().count(),
         // What still runs has no end yet; what was killed has one and is not done.
-        lost: meanwhile().filter(|it| !it.done && it.to_ns != u64::MAX).count(),
+        lost: meanwhile().filter(|run| !run.done && run.to_ns != u64::MAX).count(),
         peak: peak(&evidence.runs, from_ns, to_ns),
         settled: Duration::from_nanos(to_ns - from_ns),
         status_writes,
@@ -110,7 +111,9 @@ fn status_writes(scenario: &RolloutScenario, resource: &str) -> u64 {
         line.starts_with("apiserver_request_total{")
             && line.contains(&format!("resource=\"{resource}\""))
             && line.contains("subresource=\"status\"")
-            && ["APPLY", "PATCH", "PUT"].iter().any(|it| line.contains(&format!("verb=\"{it}\"")))
+            && ["APPLY", "PATCH", "PUT"]
+                .iter()
+                .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
     };
     let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
     metrics.lines().filter(is_write).filter_map(count).sum()
@@ -134,9 +137,9 @@ pub(crate) fn print(plain: &Outcome, ours: &Outcome) {
         format!("{} of {JOBS_BEFORE}", ours.peak),
     );
     row("settled after", seconds(plain.settled), seconds(ours.settled));
-    let rate = |it: &Outcome| {
-        let rate = it.status_writes as f64 / it.settled.as_secs_f64();
-        format!("{} ({rate:.2}/s)", it.status_writes)
+    let rate = |outcome: &Outcome| {
+        let rate = outcome.status_writes as f64 / outcome.settled.as_secs_f64();
+        format!("{} ({rate:.2}/s)", outcome.status_writes)
     };
     row("writes of its status", rate(plain), rate(ours));
     let (least, most) = (JOB_MS.0 / 1_000, JOB_MS.1 / 1_000);

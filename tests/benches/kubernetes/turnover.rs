@@ -106,6 +106,7 @@ fn full_after(runs: &[Run], from_ns: u64) -> Option<u64> {
     let later = runs.iter().map(|run| run.from_ns).filter(|&at_ns| at_ns >= from_ns);
     let mut moments: Vec<u64> = later.chain([from_ns]).collect();
     moments.sort_unstable();
-    let running = |at_ns| runs.iter().filter(|it| it.from_ns <= at_ns && it.to_ns > at_ns).count();
+    let running =
+        |at_ns| runs.iter().filter(|run| run.from_ns <= at_ns && run.to_ns > at_ns).count();
     moments.into_iter().find(|&at_ns| running(at_ns) >= SLOTS)
 }

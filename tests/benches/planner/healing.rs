@@ -162,7 +162,7 @@ impl Cell {
         loop {
             let answers = self.settle(&mut time);
             let ready = self.core.pipelines(None);
-            let ready = ready.filter(|it| it.phase == PipelinePhase::Ready).count();
+            let ready = ready.filter(|pipeline| pipeline.phase == PipelinePhase::Ready).count();
             if ready == self.pipelines {
                 return time;
             }
@@ -214,8 +214,9 @@ impl Agent {
     fn answer(&mut self, conn: ConnId) -> Option<Event> {
         let applied = self.inbox.last()?.number;
         let streams = self.inbox.drain(..).flat_map(|grant| grant.streams);
-        let asked = streams.filter(|it| matches!(it.state, StreamState::Revoked { .. }));
-        let released = asked.map(|it| Release { stream: it.stream, token: it.token }).collect();
+        let asked = streams.filter(|grant| matches!(grant.state, StreamState::Revoked { .. }));
+        let released =
+            asked.map(|grant| Release { stream: grant.stream, token: grant.token }).collect();
         self.nonce += 1;
         let beat = Beat {
             epoch: Epoch(1),

@@ -186,7 +186,7 @@ impl Fleet {
     fn served(&self, class: usize, worker: u32) -> Vec<usize> {
         let is_served = |at: &usize| {
             let mut nodes = self.pipelines[*at].1.iter().zip(&self.placed[*at]);
-            nodes.any(|(of, parts)| *of == class && parts.iter().any(|it| it.worker == worker))
+            nodes.any(|(of, parts)| *of == class && parts.iter().any(|part| part.worker == worker))
         };
         (0..self.pipelines.len()).filter(is_served).collect()
     }

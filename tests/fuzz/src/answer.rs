@@ -63,7 +63,8 @@ impl Answer {
         let is_error = self.status.is_client_error() || self.status.is_server_error();
         // Of a wrong method the header says which are right, and the answer to HEAD has only the
         // length of what GET would say.
-        let length = self.headers.get(header::CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+        let length =
+            self.headers.get(header::CONTENT_LENGTH).and_then(|header| header.to_str().ok());
         let says_why = !self.body.is_empty()
             || self.headers.contains_key(header::ALLOW)
             || length.is_some_and(|length| length != "0");

@@ -107,7 +107,7 @@ impl World {
         }
         // What waits for the end of a turn comes in the order in which it arrived.
         let taken = (0..).zip(&state.links).filter(|(at, link)| {
-            let waits = link.up.first().is_some_and(|it| it.arrived.is_some());
+            let waits = link.up.first().is_some_and(|first| first.arrived.is_some());
             (waits || !link.slow_up) && self.comes_up(state, *at)
         });
         let first = taken.min_by_key(|(_, link)| link.up[0].arrived.unwrap_or(Real::MAX));
@@ -136,7 +136,7 @@ impl World {
     fn arrives(&self, state: &State, link: u8) -> bool {
         let link = &state.links[usize::from(link)];
         let replica = &state.replicas[usize::from(link.replica)];
-        let comes = link.up.iter().any(|it| it.arrived.is_none());
+        let comes = link.up.iter().any(|upward| upward.arrived.is_none());
         comes && link.replica_open && replica.busy.is_some() && !replica.paused
     }
 
@@ -248,8 +248,10 @@ impl World {
                         None => Part::Carry,
                         Some(_) => Part::Answer,
                     };
-                    all.extend(node.terms.first().map(|it| Action::Terms(at, part(it))));
-                    all.extend(node.register.first().map(|it| Action::Register(at, part(it))));
+                    all.extend(node.terms.first().map(|request| Action::Terms(at, part(request))));
+                    all.extend(
+                        node.register.first().map(|request| Action::Register(at, part(request))),
+                    );
                 }
                 _ => {}
             }
@@ -299,7 +301,7 @@ impl World {
                     add(Fault::Lose, Action::LoseUp(at));
                     add(Fault::Double, Action::DoubleUp(at));
                 }
-                if link.up.get(1).is_some_and(|it| matches!(it.item, Item::Message(_))) {
+                if link.up.get(1).is_some_and(|upward| matches!(upward.item, Item::Message(_))) {
                     add(Fault::Swap, Action::SwapUp(at));
                 }
                 if link.agent_open {
@@ -350,7 +352,7 @@ impl World {
                 add(Fault::CrashReplica, Action::CrashReplica(at));
             }
             let leader = state.store.owner.filter(|owner| *owner != at);
-            let concerned = leader.is_some_and(|it| replica_of(state, usual) == Some(it));
+            let concerned = leader.is_some_and(|leader| replica_of(state, usual) == Some(leader));
             let taken = leader.is_some() && (idle || concerned);
             if taken && node.core.is_some() && !node.paused && self.may_take(state, at) {
                 add(Fault::TakeOver, Action::TakeOver(at));

@@ -42,7 +42,7 @@ pub(crate) fn describe(world: &World, state: &State, action: Action) -> String {
         }
         Action::Arrive(link) => {
             let link = &state.links[at(link)];
-            let waiting = link.up.iter().filter(|it| it.arrived.is_some()).count();
+            let waiting = link.up.iter().filter(|upward| upward.arrived.is_some()).count();
             format!("c{} <- a{}, and waits: {}", link.replica, link.pod, up(world, link, waiting))
         }
         Action::FlowUp(link) => {
@@ -176,7 +176,7 @@ fn request(request: Option<&Request>, part: Part) -> String {
 }
 
 fn up(world: &World, link: &Link, at: usize) -> String {
-    match link.up.get(at).map(|it| &it.item) {
+    match link.up.get(at).map(|upward| &upward.item) {
         Some(Item::Message(number)) => said(&world.ups.get(*number).message),
         Some(Item::Close) => "the link has ended".into(),
         None => String::new(),
@@ -232,7 +232,7 @@ fn said(message: &AgentMessage) -> String {
             let released: Vec<_> = beat
                 .released
                 .iter()
-                .map(|it| format!(", gives {} {} back", it.stream.stream, it.token))
+                .map(|release| format!(", gives {} {} back", release.stream.stream, release.token))
                 .collect();
             format!(
                 "beat {}, applied {}{}{}{}, {}",
@@ -267,9 +267,9 @@ fn granted(grant: &Grant) -> String {
     let streams: Vec<_> = grant
         .streams
         .iter()
-        .map(|it| {
-            let (name, token) = (&it.stream.stream, it.token);
-            match it.state {
+        .map(|lease| {
+            let (name, token) = (&lease.stream.stream, lease.token);
+            match lease.state {
                 StreamState::Held { .. } => format!(", {name} {token} is its own"),
                 StreamState::Revoked { renewed: true, .. } => {
                     format!(", {name} {token} is revoked")

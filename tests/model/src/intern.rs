@@ -65,7 +65,7 @@ fn digest(text: &str, ignored: &[&str]) -> u128 {
         let ends = ignored.iter().filter_map(|name| Some(rest.find(name)? + name.len()));
         let Some(end) = ends.min() else { break };
         sums = mix(sums, &rest.as_bytes()[..end]);
-        rest = rest[end..].trim_start_matches(|it: char| it.is_ascii_digit());
+        rest = rest[end..].trim_start_matches(|c: char| c.is_ascii_digit());
     }
     let (low, high) = mix(sums, rest.as_bytes());
     u128::from(high) << 64 | u128::from(low)

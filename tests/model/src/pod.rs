@@ -298,8 +298,8 @@ impl Pod {
             &mut *called,
             now,
             |holder| holder.handle_message(link, message, now),
-            |it| {
-                changed |= it.is_of_lease() && !(ended && is_end(it));
+            |record| {
+                changed |= record.is_of_lease() && !(ended && is_end(record));
             },
         );
         if let Some((epoch, number, snapshot)) = grant.filter(|_| stale.is_none())
@@ -353,7 +353,7 @@ impl Pod {
             return;
         }
         let job = self.jobs.remove(0);
-        if let Some(at) = self.unnamed.iter().position(|it| *it == job) {
+        if let Some(at) = self.unnamed.iter().position(|other| *other == job) {
             self.unnamed.remove(at);
             let running = self.unnamed.len() as u32;
             self.ask(called, now, |holder| _ = holder.start_worker(start_id(), running, now));
@@ -434,14 +434,14 @@ impl Pod {
         let Some(holder) = self.holder.as_mut().filter(|_| self.introduced) else { return };
         let (lease, records) = journal::record(self.full_disk, || holder.lease(now));
         self.apply(&records, called);
-        let streams = lease.streams.iter().map(|it| {
-            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            (it.stream.clone(), StreamUse { token, until, revoked, load: 0 })
+        let streams = lease.streams.iter().map(|stream| {
+            let (token, until, revoked) = (stream.token, stream.until, stream.revoked.is_some());
+            (stream.stream.clone(), StreamUse { token, until, revoked, load: 0 })
         });
-        let bindings = lease.bindings.iter().map(|it| {
-            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            let load = it.load.milli();
-            (it.key.stream(), StreamUse { token, until, revoked, load })
+        let bindings = lease.bindings.iter().map(|binding| {
+            let (token, until, revoked) = (binding.token, binding.until, binding.revoked.is_some());
+            let load = binding.load.milli();
+            (binding.key.stream(), StreamUse { token, until, revoked, load })
         });
         self.streams = streams.chain(bindings).collect();
         let unwritten = self.streams.iter().find(|(stream, used)| {

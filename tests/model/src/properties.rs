@@ -71,7 +71,7 @@ impl World {
         let classes = clusters.filter_map(|cluster| cluster.class.as_ref());
         let capacity = classes.map(|class| class.capacity.milli()).max()?;
         for pod in 0..NODES {
-            let sum: u64 = shares.iter().filter(|it| it.0 == pod).map(|it| it.2).sum();
+            let sum: u64 = shares.iter().filter(|share| share.0 == pod).map(|share| share.2).sum();
             if sum > capacity {
                 let detail = format!("w{pod} may take {sum} of {capacity} (thousandths)");
                 return Some(Violation { property: "S13", detail });
@@ -85,7 +85,7 @@ impl World {
             // Each pipeline has one node.
             let share = |stream| ShareKey::of(self.stream(stream));
             let of_it = |stream| share(stream).is_some_and(|share| share.pipeline == *name);
-            let sum: u64 = shares.iter().filter(|it| of_it(it.1)).map(|it| it.2).sum();
+            let sum: u64 = shares.iter().filter(|share| of_it(share.1)).map(|share| share.2).sum();
             (sum > load).then(|| {
                 let detail = format!("shares of {sum} of {load} (thousandths) are in use");
                 Violation { property: "S14", detail }
@@ -119,10 +119,10 @@ impl World {
     /// Whether a pod may use a stream now, under this token or any.
     fn uses(&self, state: &State, pod: usize, stream: u8, token: Option<Token>) -> bool {
         let now = state.pod_now(pod);
-        self.pod(state, pod).uses.iter().any(|(used, it)| {
+        self.pod(state, pod).uses.iter().any(|(used, lease)| {
             *used == stream
-                && it.until.is_none_or(|until| now < until)
-                && token.is_none_or(|token| token == it.token)
+                && lease.until.is_none_or(|until| now < until)
+                && token.is_none_or(|token| token == lease.token)
         })
     }
 
@@ -176,7 +176,7 @@ impl Step<'_> {
     /// S5: tokens of a stream grow.
     pub(crate) fn note_taken(&mut self, pod: usize, stream: u8, token: Token) {
         let streams = &mut self.state.seen.streams;
-        let Some(last) = streams.iter_mut().find(|it| it.0 == stream) else {
+        let Some(last) = streams.iter_mut().find(|taken| taken.0 == stream) else {
             streams.push((stream, token, pod as u8));
             return;
         };
@@ -204,14 +204,14 @@ impl Step<'_> {
         let up = self.world.ups.get(message);
         for (stream, token) in &up.released {
             let ended = &mut self.state.seen.ended;
-            match ended.iter_mut().find(|it| (usize::from(it.0), it.1) == (pod, *stream)) {
+            match ended.iter_mut().find(|end| (usize::from(end.0), end.1) == (pod, *stream)) {
                 Some(known) => known.2 = known.2.max(*token),
                 None => ended.push((pod as u8, *stream, *token)),
             }
         }
         if let Some((token, size)) = up.pool {
             let said = &mut self.state.seen.sizes[pod];
-            let most = said.filter(|it| it.0 == token).map_or(size, |it| it.1.min(size));
+            let most = said.filter(|pool| pool.0 == token).map_or(size, |pool| pool.1.min(size));
             *said = Some((token, most));
         }
     }

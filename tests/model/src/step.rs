@@ -99,7 +99,7 @@ impl Step<'_> {
             Action::Arrive(link) => {
                 let link = &mut self.state.links[at(link)];
                 let begun = self.state.replicas[at(link.replica)].busy;
-                if let Some(first) = link.up.iter_mut().find(|it| it.arrived.is_none()) {
+                if let Some(first) = link.up.iter_mut().find(|upward| upward.arrived.is_none()) {
                     first.arrived = Some(stamp(begun, self.state.t));
                 }
             }

@@ -288,7 +288,8 @@ impl World {
             }
             AgentMessage::Beat(beat) => {
                 let released = beat.released.iter();
-                let released = released.map(|it| (self.number(&it.stream), it.token)).collect();
+                let released =
+                    released.map(|release| (self.number(&release.stream), release.token)).collect();
                 (released, beat.pool.map(|pool| (pool.token, pool.size)))
             }
         }
@@ -357,7 +358,7 @@ impl World {
     }
 
     fn number(&mut self, stream: &StreamKey) -> u8 {
-        let known = self.streams.iter().position(|it| it == stream);
+        let known = self.streams.iter().position(|known| known == stream);
         let number = known.unwrap_or_else(|| {
             self.streams.push(stream.clone());
             self.streams.len() - 1

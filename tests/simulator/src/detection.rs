@@ -46,8 +46,11 @@ impl Detection {
     }
 
     fn seeds(&self) -> Vec<u64> {
-        let mut seeds: Vec<_> =
-            self.detected.iter().map(|it| it.map_or(u64::MAX, |(seeds, _)| seeds)).collect();
+        let mut seeds: Vec<_> = self
+            .detected
+            .iter()
+            .map(|detection| detection.map_or(u64::MAX, |(seeds, _)| seeds))
+            .collect();
         seeds.sort_unstable();
         seeds
     }

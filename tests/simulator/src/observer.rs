@@ -196,7 +196,8 @@ impl Checks<'_> {
     fn is_pinned(&self, replica: usize, stream: &StreamKey) -> bool {
         let core = self.view.replicas[replica].core.as_ref();
         let set = core.and_then(|core| core.desired().sets.get(&stream.set));
-        let listed = set.is_some_and(|set| set.streams.iter().any(|it| it.name == stream.stream));
+        let listed =
+            set.is_some_and(|set| set.streams.iter().any(|listed| listed.name == stream.stream));
         listed && set.is_some_and(|set| set.mode == Mode::Pinned)
     }
 

@@ -77,7 +77,7 @@ fn properties_hold_in_biased_worlds_without_the_fault() {
     for mutant in selected {
         let worlds = Some(mutant.without_fault());
         let summary = run_seeds(0, WORLD_SEEDS, THREADS, worlds, 1, &|_, _| ());
-        let failed = summary.failures.first().map(|it| run_seed(it.seed, worlds, true));
+        let failed = summary.failures.first().map(|failure| run_seed(failure.seed, worlds, true));
         if let Some(failed) = failed {
             panic!("{} --mutation {} --without", failure_text(&failed), mutant.name());
         }

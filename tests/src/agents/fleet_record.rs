@@ -83,8 +83,8 @@ impl FleetRecord {
     /// # Panics
     /// If no such stream was announced.
     pub fn granted(&self, stream: usize, agent: usize) {
-        let (it, me) = (&self.streams[stream], as_number(agent));
-        match it.owner.swap(me, SeqCst) {
+        let (record, me) = (&self.streams[stream], as_number(agent));
+        match record.owner.swap(me, SeqCst) {
             0 => _ = self.owned.fetch_add(1, SeqCst),
             before if before == me => return,
             before => {
@@ -94,7 +94,7 @@ impl FleetRecord {
                 ));
             }
         }
-        let last = it.last.swap(me, SeqCst);
+        let last = record.last.swap(me, SeqCst);
         if last != 0 && last != me {
             self.moved.fetch_add(1, SeqCst);
         }

@@ -164,8 +164,8 @@ pub fn steps(seed: u64, lasting: Duration) -> Vec<Step> {
             let fault = draw(&mut rng);
             let to_ms = (at_ms + rng.u64(fault.lasts_ms())).min(lasting_ms);
             let concerns = fault.concerns();
-            if concerns.iter().all(|it| busy.get(it).is_none_or(|until| *until < at_ms)) {
-                busy.extend(concerns.into_iter().map(|it| (it, to_ms)));
+            if concerns.iter().all(|scope| busy.get(scope).is_none_or(|until| *until < at_ms)) {
+                busy.extend(concerns.into_iter().map(|scope| (scope, to_ms)));
                 let (from, to) = (Duration::from_millis(at_ms), Duration::from_millis(to_ms));
                 steps.push(Step { from, to, fault });
                 break;

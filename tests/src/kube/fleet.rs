@@ -287,7 +287,8 @@ impl Runner for Fleet {
             kill(worker);
             // Before the agent's end frees the jobs' slots.
             let file = self.journals().join("killed.jsonl");
-            let written = Writer::open(&file).and_then(|mut it| it.write(&pod.name, Event::Killed));
+            let written =
+                Writer::open(&file).and_then(|mut writer| writer.write(&pod.name, Event::Killed));
             written.expect("the journal of the killed is written");
         }
         if let Some((agent, _)) = &member.agent {

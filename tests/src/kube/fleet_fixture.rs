@@ -151,7 +151,8 @@ impl FleetFixture {
     /// many streams on it, as YAML.
     #[must_use]
     pub fn builds(&self, jobs: u32, streams: u32, ttl: &str) -> String {
-        let streams: Vec<_> = (1..=streams).map(|it| format!("{{name: feed-{it}}}")).collect();
+        let streams: Vec<_> =
+            (1..=streams).map(|number| format!("{{name: feed-{number}}}")).collect();
         format!(
             r"
 apiVersion: leasehold.dev/v1alpha1
@@ -186,12 +187,15 @@ spec:
             let member = self.fleet.member(uid)?;
             let (_, body) = get(member.agent.as_ref()?.1, "/v1/lease")?;
             let lease: Value = serde_json::from_str(&body).ok()?;
-            let held = lease["streams"].as_array()?.iter().filter(|it| it["state"] == "held");
+            let held =
+                lease["streams"].as_array()?.iter().filter(|stream| stream["state"] == "held");
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             Some(Lease {
                 connected: lease["connected"] == true,
                 pool: text(&lease["pool"]["token"]),
-                streams: held.map(|it| (text(&it["stream"]), text(&it["token"]))).collect(),
+                streams: held
+                    .map(|stream| (text(&stream["stream"]), text(&stream["token"])))
+                    .collect(),
             })
         };
         uids.iter().filter_map(|uid| Some((uid.clone(), lease(uid)?))).collect()

@@ -42,7 +42,7 @@ pub(super) fn ended(pod: &Pod, exit_code: i32) -> Value {
 
 fn regular(pod: &Pod, state: &Value, ready: bool) -> Vec<Value> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.map(|it| status(pod, it, state, ready)).collect()
+    containers.map(|container| status(pod, container, state, ready)).collect()
 }
 
 /// Sidecars run as long as the pod; other init containers have ended before it was Ready.

@@ -256,7 +256,8 @@ impl TestNamespace<'_> {
         let id = id.unwrap_or_else(|| panic!("{container} of {pod}: {status}"));
         let node = self.field(&format!("pod/{pod}"), ".spec.nodeName");
         let nodes = self.installation.cluster.nodes();
-        let node = nodes.iter().find(|it| it.name() == node).expect("a node of the cluster");
+        let node =
+            nodes.iter().find(|candidate| candidate.name() == node).expect("a node of the cluster");
         let mut kill = Command::new("ctr");
         kill.arg("--address").arg(node.socket()).args(["--namespace", "k8s.io"]);
         run(kill.args(["tasks", "kill", "--signal", signal, id])).expect("it is signalled");

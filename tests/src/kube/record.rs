@@ -92,7 +92,7 @@ async fn follow(
             // The stream continues by itself, with a list.
             Ok(Event::Init) | Err(_) => continue,
         };
-        let revision = object.resource_version().and_then(|it| it.parse().ok());
+        let revision = object.resource_version().and_then(|version| version.parse().ok());
         let revision: u64 = revision.expect("the store's revision");
         let value = serde_json::to_value(&object).expect("an object");
         let object_now = is_there.then_some(value);

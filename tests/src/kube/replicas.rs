@@ -181,8 +181,9 @@ impl Replicas {
     /// Whether all are ready.
     #[must_use]
     pub fn are_ready(&self) -> bool {
-        let ready =
-            |it: &Operator| get(it.http, "/readyz").is_some_and(|(status, _)| status == 200);
+        let ready = |replica: &Operator| {
+            get(replica.http, "/readyz").is_some_and(|(status, _)| status == 200)
+        };
         self.running.iter().all(ready)
     }
 

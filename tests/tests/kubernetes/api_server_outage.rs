@@ -21,8 +21,11 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let work = Work::Jobs { ms_min: 1_000, ms_max: 3_000 };
     let fixture = FleetFixture::set(plane.access(), "outage", 2, 1, work).await;
     fixture.apply(&fixture.builds(8, STREAMS, "10s"));
-    fixture.wait_for("8 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 8);
-    fixture.wait_for("5 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 5);
+    fixture.wait_for("8 jobs running", "wc", "builds", |cluster| {
+        cluster["status"]["jobs"]["running"] == 8
+    });
+    fixture
+        .wait_for("5 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 5);
     let leader = fixture.replicas.leader();
     let workers = fixture.uids();
     let before = eventually("5 streams held by 4 workers", || {
@@ -47,8 +50,8 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let meanwhile: Vec<_> = evidence.runs.iter().filter(|run| begun(run.from_ns)).collect();
     assert!(meanwhile.len() > 100, "work went on: {} jobs were begun", meanwhile.len());
     fixture.apply(&fixture.builds(6, STREAMS, "10s"));
-    fixture.wait_for("the new budget in the status", "wc", "builds", |it| {
-        it["status"]["inForceGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
+    fixture.wait_for("the new budget in the status", "wc", "builds", |cluster| {
+        cluster["status"]["inForceGeneration"] == 2 && cluster["status"]["jobs"]["running"] == 6
     });
     assert_eq!(fixture.replicas.leader(), leader, "no other replica took over");
     fixture.end();

@@ -44,10 +44,10 @@ spec:
 
 /// The class has this many workers, all connected, and workers are chosen for so much load.
 fn wait_for_workers(fixture: &FleetFixture, workers: u64, placed: &str) {
-    fixture.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
-        let status = &it["status"];
+    fixture.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |class| {
+        let status = &class["status"];
         let count = |field: &str| status["workers"][field].as_u64();
-        status["inForceGeneration"] == it["metadata"]["generation"]
+        status["inForceGeneration"] == class["metadata"]["generation"]
             && (count("connected"), count("draining")) == (Some(workers), Some(0))
             && status["replicas"].as_u64() == Some(workers)
             && status["load"]["placed"] == placed
@@ -112,7 +112,7 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     assert_eq!(serving(&fixture, "third"), before.1);
     let reasons = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
-        assert!(reasons.split_whitespace().any(|it| it == reason), "no {reason} in: {reasons}");
+        assert!(reasons.split_whitespace().any(|word| word == reason), "no {reason} in: {reasons}");
     }
     fixture.kubectl(&["delete", "wcl", "green", "--wait=false"]);
     eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));

@@ -463,7 +463,10 @@ async fn the_api_server_and_the_coordinator_accept_the_same_objects() {
     for (index, object) in objects.iter().enumerate() {
         let mut object = object.clone();
         // Each file stands for itself: names are made different, and every set has its cluster.
-        if ["cars", "builds", "blue", "first"].iter().any(|it| object["metadata"]["name"] == *it) {
+        if ["cars", "builds", "blue", "first"]
+            .iter()
+            .any(|name| object["metadata"]["name"] == *name)
+        {
             object["metadata"]["name"] = json!(format!("n{index}"));
         }
         let mut text = object.to_string();

@@ -308,7 +308,8 @@ fn the_installation_for_high_availability_runs_on_a_real_node() {
     let role = "--clusterrole=leasehold-viewer";
     let account = "--serviceaccount=default:viewer";
     access.kubectl(&["create", "clusterrolebinding", "viewer", role, account]);
-    let replicas = |status: &str, role: &str| status.lines().filter(|it| it.contains(role)).count();
+    let replicas =
+        |status: &str, role: &str| status.lines().filter(|line| line.contains(role)).count();
     until_ok("a status with all replicas", || {
         let status = access.leasehold("default/viewer", "status")?;
         let seen = (replicas(&status, " leads term "), replicas(&status, " stands by "));

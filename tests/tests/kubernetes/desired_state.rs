@@ -16,7 +16,7 @@ impl ReplicaMetrics {
         let (_, body) = get(self.http, "/metrics")?;
         let cluster = format!("cluster=\"{}\"", self.cluster);
         let begins = format!("{name}{{");
-        let line = body.lines().find(|it| it.starts_with(&begins) && it.contains(&cluster));
+        let line = body.lines().find(|line| line.starts_with(&begins) && line.contains(&cluster));
         line?.rsplit(' ').next()?.parse().ok()
     }
 

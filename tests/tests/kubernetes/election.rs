@@ -68,7 +68,8 @@ impl Election {
     fn leads_above(&self, epoch: u64) -> (usize, Lease) {
         eventually("a leader with a higher epoch", || {
             let lease = self.lease().filter(|lease| lease.epoch > epoch)?;
-            let holds = |it: &Operator| lease.holder.starts_with(&format!("{}_", it.identity));
+            let holds =
+                |replica: &Operator| lease.holder.starts_with(&format!("{}_", replica.identity));
             let at = self.replicas.running.iter().position(holds)?;
             leads(self.replicas.running[at].http, lease.epoch).then_some((at, lease))
         })
@@ -80,8 +81,8 @@ impl Election {
             let (leader, lease) = self.leads_above(epoch);
             let address = self.replicas.running[leader].grpc.to_string();
             let others = self.replicas.running.iter().enumerate().filter(|(at, _)| *at != leader);
-            let redirect = |(_, it): (usize, &Operator)| {
-                let log = it.process.log();
+            let redirect = |(_, replica): (usize, &Operator)| {
+                let log = replica.process.log();
                 let mut lines = log.lines().filter(|line| line.contains("another replica leads"));
                 lines.next_back().is_some_and(|line| line.contains(&address))
             };
@@ -160,7 +161,7 @@ fn elected(log: &str) -> Vec<u64> {
 fn leads(http: SocketAddr, epoch: u64) -> bool {
     let Some((_, metrics)) = get(http, "/metrics") else { return false };
     let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
-    wanted.iter().all(|line| metrics.lines().any(|it| it == line))
+    wanted.iter().all(|line| metrics.lines().any(|sample| sample == line))
 }
 
 fn says(replica: &Operator, what: &str) -> Option<()> {

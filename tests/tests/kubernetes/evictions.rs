@@ -21,7 +21,7 @@ impl Asked {
         let text = text.expect("the manifests");
         let documents = text.split("---\n").map(serde_yaml::from_str::<Value>);
         let mut documents = documents.map(|document| document.expect("YAML"));
-        let found = documents.find(|it| it["kind"] == "ValidatingWebhookConfiguration");
+        let found = documents.find(|document| document["kind"] == "ValidatingWebhookConfiguration");
         let mut wanted = found.expect("the configuration");
         let name = configuration(&fixture.namespace);
         wanted["metadata"] = json!({ "name": name });
@@ -266,7 +266,9 @@ spec:
     fixture.apply(&foreign(node.name(), &json!({ "leasehold.dev/busy": "true" })).to_string());
     fixture.kubectl(&["wait", "--for=condition=Ready", "pod/foreign"]);
     eventually("2 busy workers", || (busy_workers(&fixture).len() == 2).then_some(()));
-    fixture.wait_for("a worker", "wc", "idle", |it| it["status"]["workers"]["connected"] == 1);
+    fixture.wait_for("a worker", "wc", "idle", |cluster| {
+        cluster["status"]["workers"]["connected"] == 1
+    });
     // A worker counts as busy until it has reported, and for ten seconds more.
     let idle = eventually("an idle worker", || {
         let pods = fixture.pods();

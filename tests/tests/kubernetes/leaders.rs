@@ -35,7 +35,8 @@ fn leaders(fixture: &FleetFixture) -> usize {
     let leads = |body: &str| {
         body.lines().any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
     };
-    let answers = fixture.replicas.running.iter().filter_map(|it| get(it.http, "/metrics"));
+    let answers =
+        fixture.replicas.running.iter().filter_map(|replica| get(replica.http, "/metrics"));
     answers.filter(|(_, body)| leads(body)).count()
 }
 
@@ -48,7 +49,8 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let flags = ["--leadership", "8s", "--takeover-after", "5s"];
     let fixture = FleetFixture::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
     fixture.apply(&fixture.builds(6, STREAMS, "3s"));
-    fixture.wait_for("6 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 6);
+    fixture
+        .wait_for("6 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 6);
     let old = fixture.replicas.leader();
     eventually("every stream at one worker", || {
         owned_once(&fixture.leases(&fixture.uids())).then_some(())

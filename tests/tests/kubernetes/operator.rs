@@ -45,7 +45,7 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     let work = Work::Jobs { ms_min: 1_000, ms_max: 4_000 };
     let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, work).await;
     fixture.apply(&manifest(&fixture, 8));
-    fixture.wait_for("4 workers", "wc", "builds", |it| connected(it, 4));
+    fixture.wait_for("4 workers", "wc", "builds", |cluster| connected(cluster, 4));
     eventually("8 jobs", || {
         let running = fixture.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
         (running == 8).then_some(())
@@ -62,12 +62,15 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     eventually("1 replica", || {
         (replicas(&fixture, "deployment", "builds") == Some(1)).then_some(())
     });
-    fixture.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
+    fixture.wait_for("1 worker", "wc", "builds", |cluster| connected(cluster, 1));
     fixture.apply(&manifest(&fixture, 4));
-    fixture.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
+    fixture.wait_for("2 workers", "wc", "builds", |cluster| connected(cluster, 2));
     let reported = reasons(&fixture);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
-        assert!(reported.split_whitespace().any(|it| it == reason), "no {reason} in: {reported}");
+        assert!(
+            reported.split_whitespace().any(|word| word == reason),
+            "no {reason} in: {reported}"
+        );
     }
     fixture.kubectl(&["delete", "wc", "builds", "--wait=false"]);
     eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
@@ -139,8 +142,8 @@ spec:
     );
     let before = fixture.get("deployment", "builds").expect("the Deployment");
     fixture.apply(&manifest(&fixture, 8).replace("affinity:", "# none:"));
-    fixture.wait_for("a condition that says so", "wc", "builds", |it| {
-        let conditions = it["status"]["conditions"].to_string();
+    fixture.wait_for("a condition that says so", "wc", "builds", |cluster| {
+        let conditions = cluster["status"]["conditions"].to_string();
         conditions.contains("WorkloadNotOwned") && conditions.contains("does not belong to this")
     });
     let after = fixture.get("deployment", "builds").expect("the Deployment");
@@ -155,13 +158,13 @@ async fn only_the_replicas_of_an_adopted_workload_change_and_only_on_request() {
     let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
     let more = "replicas: 1\n  podManagementPolicy: Parallel";
     fixture.apply(&adopted(&fixture, "StatefulSet", 3, more));
-    fixture.wait_for("3 workers", "wc", "swarm", |it| connected(it, 3));
+    fixture.wait_for("3 workers", "wc", "swarm", |cluster| connected(cluster, 3));
     let set = fixture.get("statefulset", "swarm").expect("the StatefulSet");
     assert_eq!(set["spec"]["replicas"], 3);
     assert_eq!(set["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], 7);
     assert_eq!(set["metadata"]["ownerReferences"], Value::Null);
     fixture.kubectl(&["scale", "wc", "swarm", "--replicas=1"]);
-    fixture.wait_for("1 worker", "wc", "swarm", |it| connected(it, 1));
+    fixture.wait_for("1 worker", "wc", "swarm", |cluster| connected(cluster, 1));
     // An agent disconnects before the API server has removed its pod.
     let left = eventually("one pod", || {
         let left = fixture.pods();

@@ -48,11 +48,11 @@ fn metadata(fixture: &FleetFixture) -> Option<Value> {
 }
 
 fn annotation(fixture: &FleetFixture, key: &str) -> Option<Value> {
-    metadata(fixture).map(|it| it["annotations"][key].clone())
+    metadata(fixture).map(|metadata| metadata["annotations"][key].clone())
 }
 
 fn is_busy(fixture: &FleetFixture) -> bool {
-    metadata(fixture).is_some_and(|it| it["labels"]["leasehold.dev/busy"] == "true")
+    metadata(fixture).is_some_and(|metadata| metadata["labels"]["leasehold.dev/busy"] == "true")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -118,11 +118,14 @@ async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves
 
 /// Waits until the WorkerCluster says that this manager sets the replicas.
 fn until_left_to(fixture: &FleetFixture, manager: &str, between: impl Fn()) {
-    fixture.wait_for(&format!("replicas left to {manager}"), "wc", "builds", |it| {
+    fixture.wait_for(&format!("replicas left to {manager}"), "wc", "builds", |cluster| {
         between();
-        let conditions = it["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let found = conditions.iter().find(|it| it["type"] == "ReplicasManagedElsewhere");
-        found.is_some_and(|it| it["message"].as_str().is_some_and(|it| it.starts_with(manager)))
+        let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found =
+            conditions.iter().find(|condition| condition["type"] == "ReplicasManagedElsewhere");
+        found.is_some_and(|condition| {
+            condition["message"].as_str().is_some_and(|message| message.starts_with(manager))
+        })
     });
 }
 
@@ -150,13 +153,15 @@ spec:
     resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}
 ",
     );
-    fixture.wait_for("3 replicas", "deployment", "builds", |it| it["spec"]["replicas"] == 3);
+    fixture.wait_for("3 replicas", "deployment", "builds", |deployment| {
+        deployment["spec"]["replicas"] == 3
+    });
     fixture.apply(&adopting(4, true));
     until_left_to(&fixture, "kube-controller-manager", || ());
     let before = generation(&fixture);
     fixture.apply(&adopting(8, true));
-    fixture.wait_for("the new spec", "wc", "builds", |it| {
-        it["status"]["inForceGeneration"] == it["metadata"]["generation"]
+    fixture.wait_for("the new spec", "wc", "builds", |cluster| {
+        cluster["status"]["inForceGeneration"] == cluster["metadata"]["generation"]
     });
     until_left_to(&fixture, "kube-controller-manager", || ());
     assert_eq!(generation(&fixture), before);
@@ -170,7 +175,9 @@ async fn replicas_are_left_to_a_manager_that_sets_them_again_and_again() {
     fixture.apply(&deployment(&fixture, 1, &json!({})));
     fixture.apply(&adopting(6, true));
     // Its creator set its replicas once: they are the coordinator's.
-    fixture.wait_for("3 replicas", "deployment", "builds", |it| it["spec"]["replicas"] == 3);
+    fixture.wait_for("3 replicas", "deployment", "builds", |deployment| {
+        deployment["spec"]["replicas"] == 3
+    });
     let sync = || {
         let patch = ["patch", "deployment/builds", "--field-manager=argocd-controller"];
         fixture.kubectl(&[&patch[..], &["--patch", r#"{"spec":{"replicas":1}}"#]].concat());

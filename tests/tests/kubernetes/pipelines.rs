@@ -73,8 +73,9 @@ async fn record(fixture: &FleetFixture) -> Record {
 /// Waits until pipelines are in this phase.
 fn wait_for_phase(fixture: &FleetFixture, names: &[&str], phase: &str) {
     for name in names {
-        fixture
-            .wait_for(&format!("{name} {phase}"), "pl", name, |it| it["status"]["phase"] == phase);
+        fixture.wait_for(&format!("{name} {phase}"), "pl", name, |pipeline| {
+            pipeline["status"]["phase"] == phase
+        });
     }
 }
 
@@ -91,10 +92,10 @@ fn endpoints(fixture: &FleetFixture, binding: &str) -> Vec<String> {
 
 /// The same of one slice.
 fn endpoints_of(slice: &Value) -> Vec<String> {
-    let endpoint = |it: &Value| {
-        let mut words = vec![it["targetRef"]["name"].as_str().unwrap_or("nobody").to_owned()];
+    let endpoint = |endpoint: &Value| {
+        let mut words = vec![endpoint["targetRef"]["name"].as_str().unwrap_or("nobody").to_owned()];
         for condition in ["ready", "serving", "terminating"] {
-            if it["conditions"][condition] == true {
+            if endpoint["conditions"][condition] == true {
                 words.push(condition.to_owned());
             }
         }
@@ -105,8 +106,9 @@ fn endpoints_of(slice: &Value) -> Vec<String> {
 
 /// The phases that an object's status had, in order, each once in a row.
 fn phases(versions: &[Version], kind: &str, name: &str) -> Vec<String> {
-    let of_object = versions.iter().filter(|it| it.kind == kind && it.name == name);
-    let phase = |it: &Version| it.object.as_ref()?["status"]["phase"].as_str().map(str::to_owned);
+    let of_object = versions.iter().filter(|version| version.kind == kind && version.name == name);
+    let phase =
+        |version: &Version| version.object.as_ref()?["status"]["phase"].as_str().map(str::to_owned);
     let mut phases: Vec<_> = of_object.filter_map(phase).collect();
     phases.dedup();
     phases
@@ -128,7 +130,7 @@ fn loads(fixture: &FleetFixture, class: &str) -> std::collections::BTreeMap<Stri
     let list: Value = serde_json::from_str(&list).expect("a list");
     let mut loads = std::collections::BTreeMap::new();
     let bindings = list["items"].as_array().into_iter().flatten();
-    for binding in bindings.filter(|it| it["spec"]["class"] == class) {
+    for binding in bindings.filter(|binding| binding["spec"]["class"] == class) {
         for share in binding["status"]["workerList"].as_array().into_iter().flatten() {
             let name = share["name"].as_str().expect("a name").to_owned();
             let load: leasehold_types::Load = share["documentsPerSecond"]

@@ -36,7 +36,7 @@ async fn jobs_of_a_pod_removed_by_force_count_until_its_node_is_gone() {
     let pod = fixture.pods().remove(0);
     let (name, uid) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]));
     let node = text(&pod["spec"]["nodeName"]);
-    let lost = fixture.nodes.iter().find(|it| it.name() == node).expect("its node");
+    let lost = fixture.nodes.iter().find(|candidate| candidate.name() == node).expect("its node");
     lost.fall_silent();
     // The pod in its place is to start on the other node.
     fixture.access.kubectl(&["taint", "node", &node, "cut-off=true:NoSchedule"]);
@@ -52,16 +52,16 @@ async fn jobs_of_a_pod_removed_by_force_count_until_its_node_is_gone() {
     // A pod in its place connects, and gets no job.
     let next = eventually("a connected worker in its place", || {
         let all = fixture.pods();
-        let next = all.iter().find(|it| {
-            it["metadata"]["name"] != name.as_str() && {
-                let leases = fixture.leases(&[text(&it["metadata"]["uid"])]);
+        let next = all.iter().find(|pod| {
+            pod["metadata"]["name"] != name.as_str() && {
+                let leases = fixture.leases(&[text(&pod["metadata"]["uid"])]);
                 leases.values().any(|lease| lease.connected && lease.pool.is_empty())
             }
         })?;
         Some(text(&next["metadata"]["name"]))
     });
-    fixture.wait_for("the budget in use", "wc", "builds", |it| {
-        it["status"]["workers"]["connected"] == 2 && it["status"]["workers"]["lost"] == 1
+    fixture.wait_for("the budget in use", "wc", "builds", |cluster| {
+        cluster["status"]["workers"]["connected"] == 2 && cluster["status"]["workers"]["lost"] == 1
     });
     assert_eq!(jobs_running(&fixture), 4, "{next}");
 

@@ -25,7 +25,7 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     let events =
         scenario.fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
     for reason in ["DrainStarted", "DrainCompleted", "LeaderChanged"] {
-        assert!(events.split_whitespace().any(|it| it == reason), "no {reason} in: {events}");
+        assert!(events.split_whitespace().any(|word| word == reason), "no {reason} in: {events}");
     }
 
     // No more than half are begun from here on, so a while at 20 shows that they are reached.

@@ -36,7 +36,7 @@ spec:
 /// A condition's status and reason.
 fn condition<'a>(object: &'a Value, type_: &str) -> Option<(&'a str, &'a str)> {
     let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|it| it["type"] == type_)?;
+    let found = conditions.iter().find(|condition| condition["type"] == type_)?;
     Some((found["status"].as_str()?, found["reason"].as_str()?))
 }
 
@@ -49,11 +49,11 @@ fn was_told(fixture: &FleetFixture, reason: &str, kind: &str) -> bool {
     let list = fixture.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");
     let mut events = list["items"].as_array().into_iter().flatten();
-    events.any(|it| {
-        it["reason"] == reason
-            && it["regarding"]["kind"] == kind
-            && it["regarding"]["uid"].is_string()
-            && it["reportingController"] == "leasehold.dev/coordinator"
+    events.any(|event| {
+        event["reason"] == reason
+            && event["regarding"]["kind"] == kind
+            && event["regarding"]["uid"].is_string()
+            && event["reportingController"] == "leasehold.dev/coordinator"
     })
 }
 
@@ -105,9 +105,9 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
     fixture.apply(&manifest(&fixture, "builds"));
     let wait = ["wait", "--for=condition=Ready", "--timeout=120s", "wc/builds", "ss/feeds"];
     fixture.kubectl(&wait);
-    fixture.wait_for("a cluster in figures", "wc", "builds", |it| {
-        let status = &it["status"];
-        is_of_newest(it)
+    fixture.wait_for("a cluster in figures", "wc", "builds", |cluster| {
+        let status = &cluster["status"];
+        is_of_newest(cluster)
             && status["maxJobs"] == 4
             && status["selector"] == "leasehold.dev/cluster=builds"
             && status["workload"]["kind"] == "Deployment"
@@ -117,11 +117,11 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
                 list.len() == 2 && list.iter().all(|worker| worker["phase"] == "Running")
             })
     });
-    fixture.wait_for("a converged set", "ss", "feeds", |it| {
-        condition(it, "Converged") == Some(("True", "Converged"))
-            && is_of_newest(it)
-            && it["status"]["streams"]["owned"] == 4
-            && it["status"]["workers"] == serde_json::json!({"total": 2, "current": 2})
+    fixture.wait_for("a converged set", "ss", "feeds", |set| {
+        condition(set, "Converged") == Some(("True", "Converged"))
+            && is_of_newest(set)
+            && set["status"]["streams"]["owned"] == 4
+            && set["status"]["workers"] == serde_json::json!({"total": 2, "current": 2})
     });
     let version = fixture.get("ss", "feeds").expect("a set")["status"]["planVersion"].clone();
     assert!(version.as_u64().is_some_and(|version| version > 0), "{version}");
@@ -135,9 +135,9 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
         let leaders: BTreeSet<&str> = leaders.split_whitespace().collect();
         (leaders.len() == 2).then_some(())
     });
-    fixture.wait_for("the same plan under another leader", "ss", "feeds", |it| {
-        let status = &it["status"];
-        condition(it, "Converged").is_some_and(|it| it.0 == "True")
+    fixture.wait_for("the same plan under another leader", "ss", "feeds", |set| {
+        let status = &set["status"];
+        condition(set, "Converged").is_some_and(|(status, _)| status == "True")
             && status["planVersion"] == version
     });
 
@@ -149,9 +149,9 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
         }
     }
     fixture.kubectl(&wait);
-    fixture.wait_for("a new plan", "ss", "feeds", |it| {
-        it["status"]["planVersion"].as_u64() > version.as_u64()
-            && condition(it, "Converged").is_some_and(|it| it.0 == "True")
+    fixture.wait_for("a new plan", "ss", "feeds", |set| {
+        set["status"]["planVersion"].as_u64() > version.as_u64()
+            && condition(set, "Converged").is_some_and(|(status, _)| status == "True")
     });
     drop(fixture);
 }

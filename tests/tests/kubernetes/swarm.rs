@@ -53,8 +53,9 @@ fn layout(fixture: &FleetFixture) -> Option<Layout> {
 fn wait_converged(fixture: &FleetFixture, workers: usize) -> Layout {
     fixture.wait_for("a converged set", "ss", "swarm", |set| {
         let conditions = set["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let converged =
-            conditions.iter().any(|it| it["type"] == "Converged" && it["status"] == "True");
+        let converged = conditions
+            .iter()
+            .any(|condition| condition["type"] == "Converged" && condition["status"] == "True");
         converged
             && set["status"]["inForceGeneration"] == set["metadata"]["generation"]
             && set["status"]["workers"]["total"] == workers

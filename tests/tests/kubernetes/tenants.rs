@@ -80,7 +80,7 @@ fn stalled(access: &Access, namespace: &str, name: &str) -> Option<String> {
     let get = ["get", "wc", name, "--output=json", "--namespace", namespace];
     let object: Value = serde_json::from_str(&access.kubectl(&get)).expect("an object");
     let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|it| it["type"] == "Stalled")?;
+    let found = conditions.iter().find(|condition| condition["type"] == "Stalled")?;
     found["message"].as_str().map(str::to_owned)
 }
 
@@ -112,7 +112,7 @@ async fn a_user_who_fills_a_namespace_keeps_nobody_out_under_any_leader() {
     // The user sees why the others are not.
     let api = worker_clusters(access.client().await, &crowd);
     let list = api.list_metadata(&ListParams::default()).await.expect("a list");
-    let names = list.items.into_iter().filter_map(|it| it.metadata.name);
+    let names = list.items.into_iter().filter_map(|cluster| cluster.metadata.name);
     let refused: Vec<_> = names.filter(|name| !all.contains(&format!("{crowd}/{name}"))).collect();
     assert_eq!(refused.len(), CROWD - 250);
     let words = format!(

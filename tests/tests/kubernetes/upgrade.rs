@@ -26,7 +26,9 @@ async fn replacing_every_replica_loses_no_lease() {
     let work = Work::Jobs { ms_min: 500, ms_max: 1_500 };
     let mut fixture = FleetFixture::set(cluster.access(), &namespace, REPLICAS, 1, work).await;
     fixture.apply(&fixture.builds(6, 5, "10s"));
-    fixture.wait_for("6 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 6);
+    fixture.wait_for("6 jobs running", "wc", "builds", |cluster| {
+        cluster["status"]["jobs"]["running"] == 6
+    });
     let workers = fixture.uids();
     let before = eventually("5 streams held by 3 workers", || {
         let owned = owned(&fixture, &workers)?;
@@ -34,7 +36,7 @@ async fn replacing_every_replica_loses_no_lease() {
         (held == 5).then_some(owned)
     });
     fixture
-        .wait_for("a converged set", "ss", "feeds", |it| it["status"]["workers"]["current"] == 3);
+        .wait_for("a converged set", "ss", "feeds", |set| set["status"]["workers"]["current"] == 3);
     let plan = fixture.get("ss", "feeds").expect("the set")["status"]["planVersion"].clone();
     for round in ["upgrade", "rollback"] {
         for index in 0..REPLICAS {

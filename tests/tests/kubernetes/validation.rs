@@ -40,7 +40,7 @@ impl ValidatorFixture {
         let text = text.expect("the manifests");
         let documents = text.split("---\n").map(serde_yaml::from_str::<Value>);
         let mut documents = documents.map(|document| document.expect("YAML"));
-        let found = documents.find(|it| it["kind"] == "ValidatingWebhookConfiguration");
+        let found = documents.find(|document| document["kind"] == "ValidatingWebhookConfiguration");
         let mut wanted = found.expect("the configuration");
         wanted["metadata"] = json!({ "name": self.configuration });
         let url = format!("https://{}/validate", self.replicas.running[1].webhook);
@@ -180,8 +180,8 @@ fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
 #[test]
 fn only_spec_changes_need_the_validating_webhook() {
     let Some(mut fixture) = ValidatorFixture::open() else { return };
-    let mut it = pipeline("first", 10, json!({ "a": { "class": "later" } }));
-    fixture.apply(&[], &it).expect("it may wait");
+    let mut pipeline = pipeline("first", 10, json!({ "a": { "class": "later" } }));
+    fixture.apply(&[], &pipeline).expect("it may wait");
     fixture.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
     let patch = r#"{"metadata":{"finalizers":["example.com/mine"],"labels":{"a":"b"}}}"#;
     let patched = |patch: &str| {
@@ -189,8 +189,8 @@ fn only_spec_changes_need_the_validating_webhook() {
         fixture.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
     };
     patched(patch).expect("the webhook is not called for metadata");
-    it["spec"]["documentsPerSecond"] = json!(11);
-    let message = fixture.apply(&[], &it).expect_err("no server answers");
+    pipeline["spec"]["documentsPerSecond"] = json!(11);
+    let message = fixture.apply(&[], &pipeline).expect_err("no server answers");
     assert!(message.contains("validator.leasehold.dev"), "{message}");
     let delete = ["--namespace", &fixture.namespace, "delete", "pipeline/first", "--wait=false"];
     fixture.access.kubectl(&delete);

@@ -224,7 +224,7 @@ impl PipelineFixture {
     /// Whether a pipeline is Ready.
     pub(crate) fn is_ready_now(&self, name: &str) -> bool {
         let pipeline = self.pipeline(name);
-        pipeline.is_some_and(|it| it.phase() == api::PipelinePhase::Ready)
+        pipeline.is_some_and(|pipeline| pipeline.phase() == api::PipelinePhase::Ready)
     }
 
     /// Waits until a pipeline is reported as Ready.
@@ -341,7 +341,7 @@ impl PipelineFixture {
         let sum = |worker: &String| {
             let lease = self.lease(worker);
             let bindings = lease["bindings"].as_array().expect("a list").clone();
-            bindings.iter().filter_map(|it| it["documents_per_second"].as_f64()).sum()
+            bindings.iter().filter_map(|binding| binding["documents_per_second"].as_f64()).sum()
         };
         let mut sums: Vec<f64> = workers.map(sum).collect();
         sums.sort_by(f64::total_cmp);

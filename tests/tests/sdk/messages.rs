@@ -49,7 +49,7 @@ fn python_messages_match_the_proto() {
     let proto = Proto::read();
     let wholes = proto.0.message_type.iter();
     let wholes: Map<String, Value> =
-        wholes.map(|it| (it.name().to_owned(), proto.sample(it))).collect();
+        wholes.map(|message| (message.name().to_owned(), proto.sample(message))).collect();
     let python = describe(&wholes.into());
 
     // Without the messages that every worker reads, the checks below would check nothing.
@@ -113,7 +113,7 @@ impl Proto {
     }
 
     fn enumeration(&self, name: &str) -> &EnumDescriptorProto {
-        let found = self.0.enum_type.iter().find(|it| it.name() == name);
+        let found = self.0.enum_type.iter().find(|candidate| candidate.name() == name);
         found.unwrap_or_else(|| panic!("messages.py has {name}, worker.proto has no such enum"))
     }
 
@@ -177,10 +177,10 @@ fn python_type(field: &FieldDescriptorProto) -> String {
 }
 
 /// The values of an enum as JSON has them: `STREAM_LEASE_STATE_HELD` is `held`.
-fn json_values(it: &EnumDescriptorProto) -> Vec<String> {
-    let unspecified = it.value.first().expect("an enum has values").name();
+fn json_values(enumeration: &EnumDescriptorProto) -> Vec<String> {
+    let unspecified = enumeration.value.first().expect("an enum has values").name();
     let prefix = unspecified.strip_suffix("UNSPECIFIED").expect("0 is UNSPECIFIED");
-    let names = it.value.iter().map(|value| value.name().strip_prefix(prefix));
+    let names = enumeration.value.iter().map(|value| value.name().strip_prefix(prefix));
     names.map(|name| name.expect("the enum's prefix").to_lowercase()).collect()
 }
 

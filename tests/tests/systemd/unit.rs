@@ -220,7 +220,7 @@ impl Service {
     /// Whether a setting of exit codes names this one.
     fn lists(&self, key: &str, status: ExitStatus) -> bool {
         let mut codes = self.all(key).iter().flat_map(|codes| codes.split_whitespace());
-        status.code().is_some_and(|code| codes.any(|it| it == code.to_string()))
+        status.code().is_some_and(|code| codes.any(|listed| listed == code.to_string()))
     }
 
     /// Whether none of its processes runs and none will be started.

@@ -47,7 +47,8 @@ impl Session {
     pub(super) async fn welcome(&mut self) -> Result<u64, &'static str> {
         let answer = async {
             loop {
-                match self.from.message().await.map(|heard| heard.and_then(|it| it.message)) {
+                match self.from.message().await.map(|heard| heard.and_then(|answer| answer.message))
+                {
                     Ok(Some(Heard::Welcome(welcome))) => return Ok(welcome.epoch),
                     Ok(Some(Heard::Refusal(refusal))) => return Err(reason(refusal.reason())),
                     Ok(Some(Heard::Waiting(_) | Heard::Grant(_))) => {}
@@ -67,7 +68,7 @@ impl Session {
     /// What ends the session; grants are passed over.
     pub(super) async fn end(&mut self) -> &'static str {
         loop {
-            match self.from.message().await.map(|heard| heard.and_then(|it| it.message)) {
+            match self.from.message().await.map(|heard| heard.and_then(|answer| answer.message)) {
                 Ok(Some(Heard::Refusal(refusal))) => return reason(refusal.reason()),
                 Ok(Some(_)) => {}
                 Ok(None) => return "closed",

@@ -72,9 +72,9 @@ fn fault(name: &str) -> Result<Fault, String> {
 
 /// The one of that name; the error for a wrong one names them all.
 fn named<T: Debug>(name: &str, all: impl Iterator<Item = T> + Clone) -> Result<T, String> {
-    let shown = |it: &T| format!("{it:?}").trim_matches('"').to_owned();
-    all.clone().find(|it| shown(it) == name).ok_or_else(|| {
-        let names: Vec<_> = all.map(|it| shown(&it)).collect();
+    let shown = |choice: &T| format!("{choice:?}").trim_matches('"').to_owned();
+    all.clone().find(|choice| shown(choice) == name).ok_or_else(|| {
+        let names: Vec<_> = all.map(|choice| shown(&choice)).collect();
         format!("expected one of: {}", names.join(", "))
     })
 }

@@ -215,7 +215,7 @@ impl Checks<'_> {
         let unwritten = lease.bindings.iter().find(|share| {
             let stream = share.key.stream();
             let held = memory.streams.get(&stream);
-            held.is_none_or(|it| it.token != share.token || it.load != Some(share.load))
+            held.is_none_or(|lease| lease.token != share.token || lease.load != Some(share.load))
         });
         if let Some(share) = unwritten {
             wrong = Some(format!("shows {} {} of {}", share.key, share.token, share.load));

@@ -46,7 +46,7 @@ impl SystemChange {
 
     /// Whether a pipeline had to be healed since, because a worker was declared gone.
     pub(crate) fn breaks(&self, pipeline: &PipelineName) -> bool {
-        self.ended.values().flatten().any(|it| it == pipeline)
+        self.ended.values().flatten().any(|broken| broken == pipeline)
     }
 }
 
@@ -67,7 +67,8 @@ type Moved<'a> = Vec<(&'a StreamKey, &'a usize)>;
 impl View<'_> {
     /// Streams on their way from one worker to another: the next leader ends what this one began.
     pub(crate) fn handed_over(&self) -> BTreeSet<StreamKey> {
-        let leader = self.true_leader().and_then(|(it, _)| self.replicas[it].core.as_ref());
+        let leader =
+            self.true_leader().and_then(|(replica, _)| self.replicas[replica].core.as_ref());
         let Some(core) = leader else { return BTreeSet::new() };
         let desired = self.manifests.desired();
         let views = desired.sets.keys().filter_map(|set| core.streams(set, None)).flatten();
@@ -142,15 +143,17 @@ impl Checks<'_> {
         let mut expired = self.observer.streams_expired.iter().filter_map(ShareKey::of);
         change.waiting.contains(pipeline)
             || change.breaks(pipeline)
-            || expired.any(|it| it.pipeline == *pipeline)
+            || expired.any(|share| share.pipeline == *pipeline)
     }
 
     /// Whether a share may make room for a pipeline that is placed: its class allows that.
     fn makes_room_at_failover(&self, change: &SystemChange, share: &ShareKey) -> bool {
         let desired = self.view.manifests.desired();
         let pipeline = desired.pipelines.get(&share.pipeline);
-        let Some(node) = pipeline.and_then(|it| it.nodes.get(&share.node)) else { return false };
-        let class = desired.clusters.get(&node.class).and_then(|it| it.class.as_ref());
+        let Some(node) = pipeline.and_then(|pipeline| pipeline.nodes.get(&share.node)) else {
+            return false;
+        };
+        let class = desired.clusters.get(&node.class).and_then(|cluster| cluster.class.as_ref());
         let gives_way = class.is_some_and(|class| class.rebalance == Rebalance::WhenBlocked);
         let mut others = desired.pipelines.iter().filter(|(name, other)| {
             other.nodes.values().any(|other| other.class == node.class)
@@ -259,9 +262,10 @@ impl Checks<'_> {
         let had = change.owners.iter().filter(|(_, pod)| Some(**pod) == left);
         let had: Vec<_> = had.filter_map(|(key, _)| pipeline(key)).collect();
         let wrong = moved.iter().find(|(key, _)| {
-            let excused =
-                |it| had.contains(&it) || change.waiting.contains(&it) || change.breaks(&it);
-            pipeline(key).is_some_and(|it| !excused(it))
+            let excused = |name| {
+                had.contains(&name) || change.waiting.contains(&name) || change.breaks(&name)
+            };
+            pipeline(key).is_some_and(|name| !excused(name))
         });
         if change.owners.keys().any(|key| key.set.is_shares()) {
             self.coverage.hit("checked: healthy pipelines stay as they are");
@@ -279,7 +283,7 @@ impl Checks<'_> {
             self.observer.streams_expired.iter().filter_map(ShareKey::of).collect();
         let ended = |key: &StreamKey| {
             let pipeline = ShareKey::of(key).map(|share| share.pipeline);
-            pipeline.as_ref().is_some_and(|it| change.breaks(it))
+            pipeline.as_ref().is_some_and(|name| change.breaks(name))
                 || expired.iter().any(|share| Some(&share.pipeline) == pipeline.as_ref())
         };
         let wrong = moved.iter().find(|(key, from)| **from != lost && !ended(key));

@@ -165,7 +165,7 @@ impl Checks<'_> {
         let missing = fleet.into_iter().find(|pod| {
             let node = &self.view.pods[*pod];
             let view = core.and_then(|core| core.worker(&node.key, now));
-            !node.leaving && view.is_none_or(|it| it.presence != Presence::Connected)
+            !node.leaving && view.is_none_or(|view| view.presence != Presence::Connected)
         });
         if let Some(pod) = missing {
             self.fail("L8", || format!("p{pod} is not served {waited} after a failover"));

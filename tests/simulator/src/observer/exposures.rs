@@ -54,7 +54,8 @@ impl View<'_> {
     /// Whether what a pod has of a stream never expires.
     fn is_timeless_at(&self, pod: usize, stream: &StreamKey) -> bool {
         let node = &self.pods[pod];
-        let pinned = node.disk.borrow().memory.streams.get(stream).is_some_and(|it| it.pinned);
+        let pinned =
+            node.disk.borrow().memory.streams.get(stream).is_some_and(|lease| lease.pinned);
         pinned || !node.worker.stoppable
     }
 }
@@ -131,7 +132,8 @@ impl Checks<'_> {
             return Some(format!("a pool of {size}"));
         }
         let streams = self.view.streams_at(pod).into_iter();
-        let mut used = streams.filter_map(|it| Some((self.view.token_in_use(pod, &it)?, it)));
+        let mut used =
+            streams.filter_map(|stream| Some((self.view.token_in_use(pod, &stream)?, stream)));
         let missing = used.find(|(token, stream)| {
             let timeless = self.view.is_timeless_at(pod, stream);
             let allow = |entry: &Entry| {

@@ -128,7 +128,8 @@ impl Checks<'_> {
                 self.check_committed(leader, pod);
             }
         }
-        let had_shares = |known: &PreviousPod| known.streams.iter().any(|it| it.set.is_shares());
+        let had_shares =
+            |known: &PreviousPod| known.streams.iter().any(|stream| stream.set.is_shares());
         let mut shares = false;
         for pod in touched.pods.iter().copied() {
             shares |= self.observer.previous.pods.get(pod).is_some_and(had_shares);
@@ -175,7 +176,8 @@ impl Checks<'_> {
 
     fn has_new_desired(&mut self) -> bool {
         let known = self.view.replicas.iter();
-        let known = known.map(|it| (it.run, it.desired_version, it.desired_taken));
+        let known =
+            known.map(|replica| (replica.run, replica.desired_version, replica.desired_taken));
         let versions = &mut self.observer.previous.versions;
         if versions.0 == self.view.manifests.version && known.clone().eq(versions.1.iter().copied())
         {
@@ -223,7 +225,7 @@ impl Checks<'_> {
             self.follow_desired();
         }
         let budgets = self.observer.previous.budgets.iter();
-        let look = budgets.filter(|(_, it)| desired || it.ceiling > it.in_force);
+        let look = budgets.filter(|(_, budget)| desired || budget.ceiling > budget.in_force);
         let look: Vec<_> = look.map(|(name, _)| name.clone()).collect();
         for name in look {
             self.lower_ceiling(leader, &name);
@@ -301,7 +303,7 @@ impl Checks<'_> {
         let known = &mut self.observer.previous;
         let before = std::mem::replace(&mut known.pods[pod].streams, streams);
         let after = &known.pods[pod].streams;
-        for stream in before.iter().filter(|it| after.binary_search(it).is_err()) {
+        for stream in before.iter().filter(|stream| after.binary_search(stream).is_err()) {
             let Some(users) = known.users.get_mut(stream) else { continue };
             users.retain(|user| *user != pod);
             match users.len() {
@@ -310,7 +312,7 @@ impl Checks<'_> {
                 _ => {}
             }
         }
-        for stream in after.iter().filter(|it| before.binary_search(it).is_err()) {
+        for stream in after.iter().filter(|stream| before.binary_search(stream).is_err()) {
             let users = known.users.entry(stream.clone()).or_default();
             users.push(pod);
             if users.len() > 1 {

@@ -167,7 +167,8 @@ impl View<'_> {
     ) -> Result<(), Unmet> {
         let node = &self.pods[pod];
         let holder = node.agent.as_ref().map(|agent| agent.holder.peek(self.local_of_pod(pod)));
-        let lease = holder.into_iter().flat_map(|lease| lease.bindings).find(|it| it.key == *key);
+        let lease =
+            holder.into_iter().flat_map(|lease| lease.bindings).find(|binding| binding.key == *key);
         let of = all.iter().find(|view| view.name == key.pipeline);
         let bindings = of.into_iter().flat_map(|view| &view.bindings);
         let route = |name: &NodeName| {
@@ -194,9 +195,10 @@ impl View<'_> {
             let shown = ShareKey::of(&stream).is_some_and(|share| {
                 let of = views.iter().find(|view| view.name == share.pipeline);
                 let bindings = of.into_iter().flat_map(|view| &view.bindings);
-                let here = bindings.filter(|it| it.node == share.node && it.class == key.cluster);
+                let here = bindings
+                    .filter(|binding| binding.node == share.node && binding.class == key.cluster);
                 let mut shares = here.flat_map(|binding| &binding.shares);
-                shares.any(|it| it.index == share.index && it.worker == key.worker)
+                shares.any(|view| view.index == share.index && view.worker == key.worker)
             });
             if !shown {
                 return Err(("L1", format!("p{pod} uses {stream}, which is not shown")));
@@ -222,12 +224,14 @@ impl View<'_> {
             workers.sort_by(|a, b| self.pods[*a].key.worker.cmp(&self.pods[*b].key.worker));
             let mut used = vec![Load::ZERO; workers.len()];
             for ((pod, stream), load) in self.usable_shares() {
-                let Some(worker) = workers.iter().position(|it| *it == pod) else { continue };
+                let Some(worker) = workers.iter().position(|worker| *worker == pod) else {
+                    continue;
+                };
                 let share = ShareKey::of(&stream).filter(|share| share.pipeline == *name);
                 match share.and_then(|share| wanted.nodes.get_key_value(&share.node)) {
-                    Some((node, it)) if it.class == *class_name => {
+                    Some((name, node)) if node.class == *class_name => {
                         let worker = u32::try_from(worker).expect("a few workers");
-                        prefers.entry(node).or_default().push(Part { worker, load });
+                        prefers.entry(name).or_default().push(Part { worker, load });
                     }
                     _ => used[worker] += load,
                 }
@@ -246,7 +250,7 @@ impl View<'_> {
         let Some(class) = class_of(&desired, of) else { return false };
         let waiting = self.waiting_pipelines();
         let rebalances = |class: &ClusterName| {
-            class_of(&desired, class).is_some_and(|it| it.rebalance == Rebalance::WhenBlocked)
+            class_of(&desired, class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
         };
         // A waiting pipeline may move others.
         if !waiting.is_empty() && classes(&desired).iter().any(rebalances) {
@@ -255,29 +259,30 @@ impl View<'_> {
         // Also since the class's workers could take less: they come together where it is healed.
         let usable = self.usable_shares();
         let shares = usable.keys().map(|(_, stream)| stream);
-        let parts = shares.filter_map(ShareKey::of).filter(|it| it.index > 0);
+        let parts = shares.filter_map(ShareKey::of).filter(|share| share.index > 0);
         let cut: BTreeSet<_> = parts.map(|share| share.pipeline).collect();
         let is_unchanged = |name: &PipelineName| {
             let whole = !waiting.contains(name) && !cut.contains(name);
             let pipeline = desired.pipelines.get(name).filter(|_| whole);
             pipeline.is_some_and(|pipeline| {
                 let mut classes = pipeline.nodes.values().map(|node| &node.class);
-                classes
-                    .all(|it| class_of(&desired, it).is_some_and(|it| pipeline.load <= it.capacity))
+                classes.all(|name| {
+                    class_of(&desired, name).is_some_and(|class| pipeline.load <= class.capacity)
+                })
             })
         };
         if !self.pipelines_at(pod).iter().all(is_unchanged) {
             return false;
         }
         let mut workers = self.living();
-        workers.retain(|it| self.pods[*it].key.cluster == *of && *it != pod);
+        workers.retain(|worker| self.pods[*worker].key.cluster == *of && *worker != pod);
         workers.sort_by(|a, b| self.pods[*a].key.worker.cmp(&self.pods[*b].key.worker));
         let mut used = vec![Load::ZERO; workers.len()];
         let mut lost = Vec::new();
         for ((at, stream), load) in usable {
             if at == pod {
                 lost.push((stream, load));
-            } else if let Some(worker) = workers.iter().position(|it| *it == at) {
+            } else if let Some(worker) = workers.iter().position(|worker| *worker == at) {
                 used[worker] += load;
             }
         }

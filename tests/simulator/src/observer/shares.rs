@@ -122,7 +122,8 @@ impl Checks<'_> {
                 continue;
             }
             let cluster = &self.view.pods[pod].key.cluster;
-            let known = self.view.replicas.iter().filter_map(|it| class_of(&it.desired, cluster));
+            let known =
+                self.view.replicas.iter().filter_map(|replica| class_of(&replica.desired, cluster));
             let in_force = known.map(|class| class.capacity).max().unwrap_or_default();
             let bound = self.observer.load_bounds.workers.get(&pod).copied().unwrap_or_default();
             // A lowered capacity is reached as what was granted falls, never above it again.
@@ -160,7 +161,7 @@ impl Checks<'_> {
         let most = most(&pipeline);
         let shares = usable.iter().filter_map(|((pod, stream), load)| {
             let share =
-                ShareKey::of(stream).filter(|it| it.pipeline == pipeline && it.node == node);
+                ShareKey::of(stream).filter(|key| key.pipeline == pipeline && key.node == node);
             let class = &self.view.pods[*pod].key.cluster;
             Some(format!("p{pod} of {class}: {} with {load}", share?.index))
         });
@@ -172,7 +173,9 @@ impl Checks<'_> {
     /// be on its way when the load that it was given under falls.
     fn bound_pipelines(&mut self, sums: &BTreeMap<ShareNode, Load>) {
         let mut in_force: BTreeMap<PipelineName, Load> = BTreeMap::new();
-        for (name, pipeline) in self.view.replicas.iter().flat_map(|it| &it.desired.pipelines) {
+        for (name, pipeline) in
+            self.view.replicas.iter().flat_map(|replica| &replica.desired.pipelines)
+        {
             let most = in_force.entry(name.clone()).or_default();
             *most = pipeline.load.max(*most);
         }

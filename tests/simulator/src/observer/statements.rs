@@ -66,11 +66,13 @@ impl Checks<'_> {
         }
         let ended = said.ended.entry(pod).or_default();
         if let AgentMessage::Beat(beat) = message {
-            ended.extend(beat.released.iter().map(|it| (it.stream.clone(), it.token)));
+            ended.extend(
+                beat.released.iter().map(|release| (release.stream.clone(), release.token)),
+            );
         }
         if let Some(report) = report {
             let listed: BTreeSet<_> =
-                report.streams.iter().map(|it| (&it.stream, it.token)).collect();
+                report.streams.iter().map(|lease| (&lease.stream, lease.token)).collect();
             let disk = self.view.pods[pod].disk.borrow();
             let streams = disk.memory.streams.iter();
             let unsaid = streams.filter(|(key, held)| !listed.contains(&(*key, held.token)));
@@ -123,10 +125,15 @@ impl Checks<'_> {
         if agent.applied != (*epoch, *number) || takes_nothing {
             return;
         }
-        let revoked: BTreeSet<_> =
-            lease.streams.iter().filter(|it| it.revoked.is_some()).map(|it| &it.stream).collect();
-        let mut held = streams.iter().filter(|it| matches!(it.state, StreamState::Held { .. }));
-        if let Some(given) = held.find(|it| revoked.contains(&it.stream)) {
+        let revoked: BTreeSet<_> = lease
+            .streams
+            .iter()
+            .filter(|stream| stream.revoked.is_some())
+            .map(|stream| &stream.stream)
+            .collect();
+        let mut held =
+            streams.iter().filter(|stream| matches!(stream.state, StreamState::Held { .. }));
+        if let Some(given) = held.find(|stream| revoked.contains(&stream.stream)) {
             let stream = given.stream.clone();
             self.fail("L6", || format!("p{pod} gives back {stream}, which its leader wants kept"));
         }

@@ -202,7 +202,7 @@ impl Manifests {
             self.removed = desired.sets.remove_entry(&name);
             return Some("edit: a set removed");
         }
-        let clusters = desired.clusters.iter().filter(|(_, it)| it.class.is_none());
+        let clusters = desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_none());
         let others: Vec<_> =
             clusters.map(|(name, _)| name).filter(|name| **name != set.cluster).collect();
         let changed = Arc::make_mut(&mut set);

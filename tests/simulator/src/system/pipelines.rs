@@ -203,7 +203,7 @@ pub(crate) fn pipeline(desired: &Desired, rng: &mut Rng) -> Pipeline {
 /// The first pipeline with a node that is more than one worker can take.
 pub(crate) fn cut(desired: &Desired) -> Option<&PipelineName> {
     let is_cut = |pipeline: &Pipeline| {
-        let mut classes = pipeline.nodes.values().filter_map(|it| class_of(desired, &it.class));
+        let mut classes = pipeline.nodes.values().filter_map(|node| class_of(desired, &node.class));
         classes.any(|class| pipeline.load > class.capacity)
     };
     desired.pipelines.iter().find(|(_, pipeline)| is_cut(pipeline)).map(|(name, _)| name)
@@ -229,7 +229,7 @@ fn shrink(desired: &Desired, pipeline: &mut Pipeline) {
 /// Removes pipelines that no longer fit: a platform would not put them in force.
 fn refuse(desired: &mut Desired) {
     let mut pipelines = std::mem::take(&mut desired.pipelines);
-    pipelines.retain(|_, it| fits(it, |name| class_of(desired, name)).is_ok());
+    pipelines.retain(|_, pipeline| fits(pipeline, |name| class_of(desired, name)).is_ok());
     desired.pipelines = pipelines;
 }
 

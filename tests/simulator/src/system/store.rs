@@ -231,7 +231,9 @@ impl Store {
             }
         }
         let entries = self.register.iter();
-        entries.map(|(key, it)| (key.clone(), it.clone().unwrap_or_else(unreadable))).collect()
+        entries
+            .map(|(key, entry)| (key.clone(), entry.clone().unwrap_or_else(unreadable)))
+            .collect()
     }
 
     /// Writes to a term's log.

@@ -465,7 +465,8 @@ impl World {
             StoreRequest::Renew => lead.renewed(RenewalOutcome::Unknown, now, now),
             StoreRequest::List(_) => lead.listed(None, now),
             StoreRequest::Write(attempts) => {
-                let failed = attempts.into_iter().map(|it| (it.change, EntryOutcome::Failed));
+                let failed =
+                    attempts.into_iter().map(|attempt| (attempt.change, EntryOutcome::Failed));
                 lead.wrote(failed.collect(), now);
             }
         }

@@ -270,7 +270,7 @@ impl World {
                     .view()
                     .living()
                     .into_iter()
-                    .filter(|it| !self.view().pipelines_at(*it).is_empty());
+                    .filter(|pod| !self.view().pipelines_at(*pod).is_empty());
                 let serving: Vec<_> = serving.collect();
                 let pod = self.rng.choice(serving).unwrap_or(pod);
                 waiting.extend(self.view().pipelines_at(pod));

@@ -47,7 +47,7 @@ impl World {
     pub(super) fn resize(&mut self, jobs_max: impl Fn(u32, &mut fastrand::Rng) -> u32) {
         self.manifests.version += 1;
         let desired = Arc::make_mut(&mut self.manifests.current);
-        for cluster in desired.clusters.values_mut().filter(|it| it.class.is_none()) {
+        for cluster in desired.clusters.values_mut().filter(|cluster| cluster.class.is_none()) {
             let cluster = Arc::make_mut(cluster);
             cluster.jobs_max = jobs_max(cluster.jobs_max, &mut self.rng);
         }

@@ -182,14 +182,14 @@ impl World {
     /// The streams that a lease shows, and the shares where the worker learns of them.
     fn shown(&self, pod: usize, lease: &Lease) -> BTreeMap<StreamKey, Shown> {
         let node = &self.pods[pod];
-        let streams = lease.streams.iter().map(|it| {
-            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            (it.stream.clone(), Shown { token, until, revoked, load: None })
+        let streams = lease.streams.iter().map(|stream| {
+            let (token, until, revoked) = (stream.token, stream.until, stream.revoked.is_some());
+            (stream.stream.clone(), Shown { token, until, revoked, load: None })
         });
-        let shares = lease.bindings.iter().filter(|_| node.shows_bindings).map(|it| {
-            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            let stream = it.key.stream();
-            (stream, Shown { token, until, revoked, load: Some(it.load) })
+        let shares = lease.bindings.iter().filter(|_| node.shows_bindings).map(|binding| {
+            let (token, until, revoked) = (binding.token, binding.until, binding.revoked.is_some());
+            let stream = binding.key.stream();
+            (stream, Shown { token, until, revoked, load: Some(binding.load) })
         });
         streams.chain(shares).collect()
     }

@@ -129,7 +129,7 @@ impl Streams {
             may.insert((stream.set, stream.stream), owned);
         }
         let is_over =
-            |key: &&Key| may.get(*key).is_none_or(|it| it.token != self.owned[*key].token);
+            |key: &&Key| may.get(*key).is_none_or(|lease| lease.token != self.owned[*key].token);
         let over: Vec<Key> = self.owned.keys().filter(is_over).cloned().collect();
         for key in over {
             self.stop(&key, "revoked").await?;

@@ -110,7 +110,10 @@ impl Fault<'_> {
             assert_ne!(problem["mend"], "", "{line:#}");
             for command in problem["run"].as_array().expect("commands") {
                 let command = command.as_str().expect("a line");
-                if [" logs ", " get pods", " get mutating"].iter().any(|it| command.contains(it)) {
+                if [" logs ", " get pods", " get mutating"]
+                    .iter()
+                    .any(|words| command.contains(words))
+                {
                     continue;
                 }
                 eventually(command, || match access.try_shell(command, toolbox::root()) {
@@ -224,7 +227,7 @@ impl<'a> CheckFixture<'a> {
 
     fn until_it_leads(&self) {
         let http = self.coordinator.http;
-        eventually("a ready coordinator", || get(http, "/readyz").filter(|it| it.0 == 200));
+        eventually("a ready coordinator", || get(http, "/readyz").filter(|answer| answer.0 == 200));
         eventually("a leader", || {
             let (_, metrics) = get(http, "/metrics")?;
             let leads = |line: &str| line.starts_with("leasehold_leader") && line.ends_with(" 1");

@@ -73,7 +73,7 @@ struct OpenShift<'a>(&'a Access);
 
 impl<'a> OpenShift<'a> {
     fn apply(access: &'a Access) -> Self {
-        let it = Self(access);
+        let openshift = Self(access);
         access.apply(RESTRICTED_V2);
         access.kubectl(&["create", "namespace", "openshift"]);
         let restricted = "pod-security.kubernetes.io/enforce=restricted";
@@ -81,8 +81,8 @@ impl<'a> OpenShift<'a> {
         let account = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"];
         access.kubectl(&[&account[..], &["--namespace=openshift"]].concat());
         // The API server takes a moment to know a policy.
-        eventually("the policy", || it.refuses().then_some(()));
-        it
+        eventually("the policy", || openshift.refuses().then_some(()));
+        openshift
     }
 
     /// Whether the policy is in force: it refuses pods that name a user.
@@ -145,7 +145,7 @@ fn pods_with_an_agent_and_the_coordinators_are_admitted_by_restricted_v2_and_res
     until_pods_are_admitted(access, 3);
     let pod = &list(access, "leasehold-system", "pods")[0];
     let variables = pod["spec"]["containers"][0]["env"].as_array().expect("variables");
-    let user = variables.iter().find(|it| it["name"] == "LEASEHOLD_AGENT_USER");
+    let user = variables.iter().find(|variable| variable["name"] == "LEASEHOLD_AGENT_USER");
     assert_eq!(user.expect("it is set")["value"], "none");
 }
 
@@ -170,7 +170,7 @@ fn the_documented_settings_of_registry_digests_secrets_and_users_apply() {
     assert_eq!(container["image"], image("coordinator"));
     let set = |name: &str| {
         let mut variables = container["env"].as_array().expect("variables").iter();
-        variables.find(|it| it["name"] == name).expect("it is set")["value"].clone()
+        variables.find(|variable| variable["name"] == name).expect("it is set")["value"].clone()
     };
     assert_eq!(set("LEASEHOLD_AGENT_IMAGE"), image("agent"));
     assert_eq!(set("LEASEHOLD_AGENT_PULL_SECRETS"), "registry");

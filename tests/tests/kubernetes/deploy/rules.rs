@@ -158,7 +158,8 @@ impl Requests {
             for rule in &role.rules {
                 for (resource, verb) in rule.rights() {
                     let is_rare = RARE.iter().any(|rare| (rare.0, rare.1) == (resource, verb));
-                    let is_used = requests.iter().any(|it| rule.is_used_by(it, resource, verb));
+                    let is_used =
+                        requests.iter().any(|request| rule.is_used_by(request, resource, verb));
                     if !is_rare && !is_used {
                         unused.insert(format!("{} {}: {verb} {resource}", role.kind, role.name));
                     }

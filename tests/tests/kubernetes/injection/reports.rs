@@ -172,7 +172,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
         all.into_iter().find(|condition| condition["type"] == type_).unwrap_or(Value::Null)
     };
     let degraded = eventually("the condition", || {
-        Some(condition("Degraded")).filter(|it| it["reason"] == "AgentMissing")
+        Some(condition("Degraded")).filter(|condition| condition["reason"] == "AgentMissing")
     });
     assert!(degraded["message"].as_str().expect("a text").contains("skipped"), "{degraded}");
     let event = eventually("the event", || {

@@ -31,7 +31,8 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
 
     bind("leasehold-viewer");
     let worker = &pods(&namespace)[0];
-    let seen = eventually("the worker", || leasehold(&workers).ok().filter(|it| !it.is_empty()));
+    let seen =
+        eventually("the worker", || leasehold(&workers).ok().filter(|output| !output.is_empty()));
     assert_eq!(seen, format!("{own}/builds/{worker}\n"));
     // On a busy machine its agent may lose its connection for a moment.
     namespace.until_holds("a worker that has its share", || {

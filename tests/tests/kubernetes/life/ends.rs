@@ -81,7 +81,10 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
         if worker["startedAt"].is_null() {
             continue;
         }
-        assert!(evidence.terminations.iter().any(|it| it.worker == *name), "{name}: {worker}");
+        assert!(
+            evidence.terminations.iter().any(|termination| termination.worker == *name),
+            "{name}: {worker}"
+        );
         assert_eq!((&worker["exitCode"], &agent["exitCode"]), (&0.into(), &0.into()), "{name}");
         let at = |state: &Value| state["finishedAt"].as_str().map(str::to_owned);
         assert!(at(&worker) <= at(&agent), "{name}: {worker} {agent}");

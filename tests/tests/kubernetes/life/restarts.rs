@@ -108,7 +108,9 @@ fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
     let lost = evidence.runs.iter_mut().filter(|run| own(&run.worker) && !run.done);
     let lost = lost.map(|run| (run.to_ns, run.done) = (killed_ns.max(run.from_ns), true)).count();
     assert!(lost <= 2, "{lost} jobs were lost");
-    for owned in evidence.owns.iter_mut().filter(|it| own(&it.worker) && it.to_ns == u64::MAX) {
+    for owned in
+        evidence.owns.iter_mut().filter(|owned| own(&owned.worker) && owned.to_ns == u64::MAX)
+    {
         owned.to_ns = killed_ns.max(owned.from_ns);
     }
     nothing_broke(&evidence, 4);

@@ -11,7 +11,7 @@ use super::{class, endpoints, pipeline, record, resource_versions, wait_for_end,
 /// A condition's status, reason and message.
 fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
     let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|it| it["type"] == type_)?;
+    let found = conditions.iter().find(|condition| condition["type"] == type_)?;
     let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
     Some((text("status"), text("reason"), text("message")))
 }
@@ -30,13 +30,13 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     wait_for_phase(&fixture, &["mine", "taken"], "Ready");
 
     undone(&fixture);
-    fixture.wait_for("a binding that says so", "plb", "taken-in", |it| {
-        condition(it, "Ready").is_some_and(|(_, reason, message)| {
+    fixture.wait_for("a binding that says so", "plb", "taken-in", |binding| {
+        condition(binding, "Ready").is_some_and(|(_, reason, message)| {
             reason == "NameTaken" && message.contains("Service taken-in")
         })
     });
-    fixture.wait_for("a pipeline that says so", "pl", "taken", |it| {
-        condition(it, "Stalled").is_some_and(|(_, reason, _)| reason == "NameTaken")
+    fixture.wait_for("a pipeline that says so", "pl", "taken", |pipeline| {
+        condition(pipeline, "Stalled").is_some_and(|(_, reason, _)| reason == "NameTaken")
     });
     assert_eq!(theirs(), before);
     assert_eq!(endpoints(&fixture, "taken-in"), [""; 0], "they would be their Service's");
@@ -46,8 +46,8 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
         reasons.contains("NameTaken").then_some(())
     });
     fixture.kubectl(&["delete", "service", "taken-in"]);
-    fixture.wait_for("a Service of its own", "pl", "taken", |it| {
-        condition(it, "Ready").is_some_and(|(status, ..)| status == "True")
+    fixture.wait_for("a Service of its own", "pl", "taken", |pipeline| {
+        condition(pipeline, "Ready").is_some_and(|(status, ..)| status == "True")
     });
     assert_eq!(endpoints(&fixture, "taken-in"), ["blue-0 ready serving"]);
 
@@ -60,8 +60,8 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
         "--patch",
         r#"[{"op": "remove", "path": "/spec/port"}]"#,
     ]);
-    fixture.wait_for("a headless Service", "service", "mine-in", |it| {
-        it["spec"]["clusterIP"] == "None" && it["spec"].get("ports").is_none()
+    fixture.wait_for("a headless Service", "service", "mine-in", |service| {
+        service["spec"]["clusterIP"] == "None" && service["spec"].get("ports").is_none()
     });
     fixture.kubectl(&["delete", "pl", "mine", "--wait=false"]);
     wait_for_end(&fixture, "mine");
@@ -70,7 +70,7 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
 /// Everything that people can do to what was made is undone.
 fn undone(fixture: &FleetFixture) {
     let uid = |kind: &str, name: &str| {
-        fixture.get(kind, name).map(|it| it["metadata"]["uid"].to_string())
+        fixture.get(kind, name).map(|object| object["metadata"]["uid"].to_string())
     };
     for (kind, name) in
         [("service", "mine-in"), ("endpointslice", "mine-in-ipv4-0"), ("plb", "mine-in")]
@@ -88,23 +88,27 @@ fn undone(fixture: &FleetFixture) {
             "app.kubernetes.io/managed-by-",
             &format!("{home}-"),
         ]);
-        fixture.wait_for("its labels", kind, name, |it| it["metadata"]["labels"][home] == "mine");
+        fixture.wait_for("its labels", kind, name, |object| {
+            object["metadata"]["labels"][home] == "mine"
+        });
     }
     let patch = |kind: &str, name: &str, patch: Value| {
         fixture.kubectl(&["patch", kind, name, "--type=merge", "--patch", &patch.to_string()]);
     };
     patch("service", "mine-in", json!({ "spec": { "selector": { "app": "theirs" } } }));
-    fixture.wait_for("no selector", "service", "mine-in", |it| it["spec"]["selector"].is_null());
+    fixture.wait_for("no selector", "service", "mine-in", |service| {
+        service["spec"]["selector"].is_null()
+    });
     patch("service", "mine-in", json!({ "metadata": { "ownerReferences": null } }));
-    fixture.wait_for("its owner", "service", "mine-in", |it| {
-        it["metadata"]["ownerReferences"][0]["name"] == "mine"
+    fixture.wait_for("its owner", "service", "mine-in", |service| {
+        service["metadata"]["ownerReferences"][0]["name"] == "mine"
     });
     patch("endpointslice", "mine-in-ipv4-0", json!({ "endpoints": [] }));
     eventually("its endpoints", || {
         (endpoints(fixture, "mine-in") == ["blue-0 ready serving"]).then_some(())
     });
     patch("plb", "mine-in", json!({ "spec": { "class": "red" } }));
-    fixture.wait_for("its class", "plb", "mine-in", |it| it["spec"]["class"] == "blue");
+    fixture.wait_for("its class", "plb", "mine-in", |binding| binding["spec"]["class"] == "blue");
     wait_for_phase(fixture, &["mine"], "Ready");
 }
 
@@ -130,12 +134,15 @@ async fn a_new_leader_changes_no_object_of_a_pipeline() {
     let _ = fixture.replicas.leader();
     // What is undone for the second shows that the new leader keeps pipelines again.
     fixture.kubectl(&["delete", "service", "second-in"]);
-    fixture.wait_for("another Service", "service", "second-in", |it| it.is_object());
+    fixture.wait_for("another Service", "service", "second-in", |service| service.is_object());
     fixture.kubectl(&["delete", "plb", "first-in"]);
-    fixture.wait_for("another binding", "plb", "first-in", |it| it["status"]["phase"] == "Ready");
-    let first = record.versions().into_iter().filter(|it| it.name.starts_with("first"));
-    let written: Vec<_> = first.filter(|it| it.revision > begin).collect();
-    let is_other = |it: &&Version| it.kind != "PipelineBinding" || it.name != "first-in";
+    fixture.wait_for("another binding", "plb", "first-in", |binding| {
+        binding["status"]["phase"] == "Ready"
+    });
+    let first = record.versions().into_iter().filter(|version| version.name.starts_with("first"));
+    let written: Vec<_> = first.filter(|version| version.revision > begin).collect();
+    let is_other =
+        |version: &&Version| version.kind != "PipelineBinding" || version.name != "first-in";
     let touched: Vec<_> = written.iter().filter(is_other).collect();
     assert!(touched.is_empty(), "{touched:#?}");
     assert_eq!(resource_versions(&fixture, "first").len(), before.len());

@@ -31,8 +31,9 @@ async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_a
     );
     // Workers are chosen among those that are connected, by name.
     for class in ["green", "yellow"] {
-        fixture
-            .wait_for("both workers", "wcl", class, |it| it["status"]["workers"]["connected"] == 2);
+        fixture.wait_for("both workers", "wcl", class, |class| {
+            class["status"]["workers"]["connected"] == 2
+        });
     }
     // It is there for a while, so that yellow-0 has no room for the third.
     fixture.apply(&pipeline("large", 175, &[("out", "yellow", "")]));
@@ -63,8 +64,8 @@ async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_a
     agent.lock().expect("no panic").signal(Signal::KILL);
     for name in ["first", "second"] {
         eventually(&format!("{name}'s other worker"), || {
-            let it = fixture.get("pl", name)?;
-            let is_ready = it["status"]["phase"] == "Ready";
+            let pipeline = fixture.get("pl", name)?;
+            let is_ready = pipeline["status"]["phase"] == "Ready";
             let elsewhere =
                 endpoints(&fixture, &format!("{name}-out")) == ["yellow-1 ready serving"];
             (is_ready && elsewhere).then_some(())
@@ -80,27 +81,32 @@ fn waited_for_green(versions: &[Version]) {
     for name in PIPELINES {
         assert_eq!(phases(versions, "Pipeline", name), ["Pending", "Plotted", "Ready"], "{name}");
     }
-    let waited = versions.iter().filter(|it| it.kind == "Pipeline" && it.name == "third");
+    let waited =
+        versions.iter().filter(|version| version.kind == "Pipeline" && version.name == "third");
     let waits: Vec<_> = waited
-        .filter_map(|it| Some(it.object.as_ref()?["status"]["waitsFor"].clone()))
+        .filter_map(|version| Some(version.object.as_ref()?["status"]["waitsFor"].clone()))
         .filter(|waits| !waits.is_null())
         .collect();
     assert!(waits.contains(&json!([{ "class": "green", "workers": 1 }])), "{waits:?}");
     for name in PIPELINES {
-        let ready = first(versions, "Pipeline", name, |it| it["status"]["phase"] == "Ready");
+        let ready =
+            first(versions, "Pipeline", name, |pipeline| pipeline["status"]["phase"] == "Ready");
         for (node, class, next) in NODES {
             let binding = format!("{name}-{node}");
-            let serves =
-                first(versions, "PipelineBinding", &binding, |it| it["status"]["phase"] == "Ready");
-            let slice = first(versions, "EndpointSlice", &format!("{binding}-ipv4-0"), |it| {
-                endpoints_of(it).iter().any(|it| it.ends_with("ready serving"))
+            let serves = first(versions, "PipelineBinding", &binding, |binding| {
+                binding["status"]["phase"] == "Ready"
+            });
+            let slice = first(versions, "EndpointSlice", &format!("{binding}-ipv4-0"), |slice| {
+                endpoints_of(slice).iter().any(|endpoint| endpoint.ends_with("ready serving"))
             });
             let service = first(versions, "Service", &binding, |_| true);
             let order = [service, slice, serves, ready];
             assert!(order.is_sorted(), "{binding}: {order:?}");
-            let newest =
-                versions.iter().rfind(|it| it.name == binding && it.kind == "PipelineBinding");
-            let spec = &newest.and_then(|it| it.object.as_ref()).expect("the binding")["spec"];
+            let newest = versions
+                .iter()
+                .rfind(|version| version.name == binding && version.kind == "PipelineBinding");
+            let spec =
+                &newest.and_then(|version| version.object.as_ref()).expect("the binding")["spec"];
             let next: Vec<_> =
                 next.split_whitespace().map(|next| format!("{name}-{next}")).collect();
             assert_eq!(spec["class"], class);
@@ -111,20 +117,21 @@ fn waited_for_green(versions: &[Version]) {
 
 /// The revision of the first version of an object that is as wanted.
 fn first(versions: &[Version], kind: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> u64 {
-    let mut found = versions.iter().filter(|it| it.kind == kind && it.name == name);
-    let found = found.find(|it| it.object.as_ref().is_some_and(&wanted));
+    let mut found = versions.iter().filter(|version| version.kind == kind && version.name == name);
+    let found = found.find(|version| version.object.as_ref().is_some_and(&wanted));
     found.unwrap_or_else(|| panic!("no such {kind} {name}")).revision
 }
 
 /// What there is to see of the loss: just those two break, one is healed after the other, and the
 /// third is not touched.
 fn healed(fixture: &FleetFixture, record: &Record, begin: u64) {
-    let since: Vec<_> = record.versions().into_iter().filter(|it| it.revision > begin).collect();
+    let since: Vec<_> =
+        record.versions().into_iter().filter(|version| version.revision > begin).collect();
     for name in ["first", "second"] {
         let seen = phases(&since, "Pipeline", name);
         assert_eq!(seen, ["Broken", "Plotted", "Ready"], "{name}");
     }
-    let third: Vec<_> = since.iter().filter(|it| it.name.starts_with("third")).collect();
+    let third: Vec<_> = since.iter().filter(|version| version.name.starts_with("third")).collect();
     assert!(third.is_empty(), "the third was touched: {third:#?}");
     // What the leader says itself: the one that comes second by name is plotted when the first is
     // ready, or when that takes too long.
@@ -132,17 +139,17 @@ fn healed(fixture: &FleetFixture, record: &Record, begin: u64) {
     let log = leader.process.log();
     let states: Vec<String> =
         log.lines().filter_map(|line| state(line, &fixture.namespace)).collect();
-    let broke = states.iter().position(|it| it.contains("Broken")).expect("they broke");
+    let broke = states.iter().position(|state| state.contains("Broken")).expect("they broke");
     let after: Vec<&str> = states[broke..].iter().map(String::as_str).collect();
-    assert!(after.iter().all(|it| !it.starts_with("third")), "{after:?}");
+    assert!(after.iter().all(|state| !state.starts_with("third")), "{after:?}");
     let place = |wanted: &str| {
-        let place = after.iter().position(|it| *it == wanted);
+        let place = after.iter().position(|state| *state == wanted);
         place.unwrap_or_else(|| panic!("no {wanted:?} in {after:?}"))
     };
     assert!(place("first Broken") < place("first Plotted"));
     assert!(place("second Broken") < place("first Plotted"), "{after:?}");
     assert!(place("first Plotted") < place("second Plotted"), "{after:?}");
-    assert_eq!(after.iter().filter(|it| it.ends_with("Plotted")).count(), 2, "{after:?}");
+    assert_eq!(after.iter().filter(|state| state.ends_with("Plotted")).count(), 2, "{after:?}");
 }
 
 /// What a line of the leader's log says of a pipeline: its name, and the state that it is in now.
@@ -163,7 +170,7 @@ fn told(fixture: &FleetFixture) {
             let line = format!("{name} {reason}");
             eventually(&line, || {
                 let events = fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
-                events.lines().any(|it| it == line).then_some(())
+                events.lines().any(|event| event == line).then_some(())
             });
         }
     }
