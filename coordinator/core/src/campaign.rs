@@ -20,7 +20,7 @@ use self::changes::Changes;
 pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
 use crate::effect::Order;
 use crate::event::{Elected, Event, NamespacesRead, Renewed};
-use crate::exposure::{Entry, Exposure, Life};
+use crate::exposure::{AccountId, Entry, Exposure};
 
 /// How a leader uses its stores.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ pub struct Lead {
     changes: Changes,
     /// Registrations that are written and not answered yet, with the moment at which that was
     /// known.
-    unanswered: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
+    unanswered: BTreeMap<WorkerKey, (Moment, AccountId, Exposure)>,
     over: Option<TermEnd>,
     requests: VecDeque<StoreRequest>,
     events: VecDeque<Event>,
@@ -220,16 +220,16 @@ impl Lead {
                 self.over.get_or_insert(TermEnd::GivenUp { above });
             }
             Order::Register(entries) => {
-                for (key, life, exposure) in entries {
-                    if !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                for (key, account_id, exposure) in entries {
+                    if !mutation::on(Mutation::RegisteredOfAnotherAccount) {
                         self.unanswered.remove(&key);
                     }
-                    self.changes.add(EntryChange::Register(key, life, exposure));
+                    self.changes.add(EntryChange::Register(key, account_id, exposure));
                 }
             }
             Order::Unregister(keys) => {
                 for key in keys {
-                    if !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                    if !mutation::on(Mutation::RegisteredOfAnotherAccount) {
                         self.unanswered.remove(&key);
                     }
                     self.changes.add(EntryChange::Unregister(key));
@@ -319,10 +319,12 @@ impl Lead {
         self.changes.answered();
         for (change, written) in outcomes {
             let is_newest = self.changes.end(&change, written, now);
-            let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherLife);
+            let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherAccount);
             match (change, written) {
-                (EntryChange::Register(key, life, exposure), EntryOutcome::Done) if is_newest => {
-                    self.unanswered.insert(key, (now, life, exposure));
+                (EntryChange::Register(key, account_id, exposure), EntryOutcome::Done)
+                    if is_newest =>
+                {
+                    self.unanswered.insert(key, (now, account_id, exposure));
                     self.renewal_wanted = true;
                 }
                 // The store of terms says whether there is a later leader.
@@ -358,7 +360,7 @@ impl Lead {
     fn answer_registrations(&mut self, confirmed: impl Fn(Moment) -> bool) {
         let answered = self.unanswered.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
         let answered: Vec<_> =
-            answered.map(|(key, (_, life, exposure))| (key, life, exposure)).collect();
+            answered.map(|(key, (_, account_id, exposure))| (key, account_id, exposure)).collect();
         if !answered.is_empty() {
             self.events.push_back(Event::Registered(answered));
         }

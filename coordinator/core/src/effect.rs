@@ -9,7 +9,7 @@ use leasehold_types::{
 };
 
 use crate::event::ConnId;
-use crate::exposure::{Exposure, Life};
+use crate::exposure::{AccountId, Exposure};
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// An effect, for the driver to carry out in the order given.
@@ -42,7 +42,7 @@ pub enum Effect {
 pub enum Order {
     /// Write down what these workers may hold, then answer with
     /// [`crate::event::Event::Registered`].
-    Register(Vec<(WorkerKey, Life, Exposure)>),
+    Register(Vec<(WorkerKey, AccountId, Exposure)>),
     /// Remove the entries of these workers, which hold nothing. An earlier registration of them is
     /// no longer answered.
     Unregister(Vec<WorkerKey>),

@@ -7,7 +7,7 @@ use leasehold_types::message::{Beat, Hello, Report};
 use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
 use crate::desired::Desired;
-use crate::exposure::{Entry, Exposure, Life};
+use crate::exposure::{AccountId, Entry, Exposure};
 
 /// Names one agent's connection within one process; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,8 +48,8 @@ pub enum Event {
         leader: Option<String>,
     },
     /// The platform has stored what these workers may hold, under this leader's epoch, and
-    /// leadership was confirmed after that. It applies only to these lives of the workers.
-    Registered(Vec<(WorkerKey, Life, Exposure)>),
+    /// leadership was confirmed after that. It applies only to these accounts of the workers.
+    Registered(Vec<(WorkerKey, AccountId, Exposure)>),
     /// The platform declares that nothing of these workers runs any longer.
     Gone(Vec<WorkerKey>),
     /// The platform no longer has these workers, and cannot say that they have ended: the

@@ -64,10 +64,10 @@ pub struct Entry {
     pub exposure: Exposure,
 }
 
-/// Numbers the lives of workers' accounts within a term: a worker whose entry was removed and that
-/// returns has another life.
+/// Numbers accounts within a term: a worker whose entry was removed and that returns has another
+/// account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Life(pub u64);
+pub struct AccountId(pub u64);
 
 /// Sets, and for each whether the leases of its streams never end by time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use leasehold_types::{
     WorkerName,
 };
 
-use crate::exposure::Life;
+use crate::exposure::AccountId;
 pub(crate) use account::{Account, UnaccountedSlots};
 pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
@@ -54,7 +54,7 @@ pub(crate) struct Ledger {
     claims: ClaimTable,
     unreported: UnreportedWorkers,
     /// The newest account's.
-    life: Life,
+    last_account_id: AccountId,
     /// The newest report's.
     reports: ReportNumber,
 }
@@ -73,7 +73,7 @@ impl Ledger {
             accounts: Accounts::default(),
             claims: ClaimTable::default(),
             unreported: UnreportedWorkers::default(),
-            life: Life(0),
+            last_account_id: AccountId(0),
             reports: ReportNumber(0),
         }
     }
@@ -101,9 +101,9 @@ impl Ledger {
         }
     }
 
-    fn next_life(&mut self) -> Life {
-        self.life.0 += 1;
-        self.life
+    fn next_account_id(&mut self) -> AccountId {
+        self.last_account_id.0 += 1;
+        self.last_account_id
     }
 
     pub(crate) fn account(&self, key: &WorkerKey) -> Option<&Account> {
@@ -114,10 +114,14 @@ impl Ledger {
         self.accounts.get_mut(key)
     }
 
-    /// The present life of a worker that has an account.
-    pub(crate) fn life_of(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<Life> {
+    /// The id of a worker's present account.
+    pub(crate) fn account_id_of(
+        &self,
+        cluster: &ClusterName,
+        worker: &WorkerName,
+    ) -> Option<AccountId> {
         let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        self.account(&key).map(|account| account.life)
+        self.account(&key).map(|account| account.id)
     }
 
     /// The workers whose accounts have changed, in facts that pools are planned by, since the last
@@ -130,10 +134,10 @@ impl Ledger {
     pub(crate) fn open<'a>(&'a mut self, key: &'a WorkerKey, now: Moment) -> AccountMut<'a> {
         let anew = mutation::on(Mutation::NumbersBeginAnew);
         let number = if anew { GrantNumber(0) } else { self.number_max };
-        let life = &mut self.life;
+        let last = &mut self.last_account_id;
         self.accounts.open(key, || {
-            life.0 += 1;
-            Account::new(*life, number, now)
+            last.0 += 1;
+            Account::new(*last, number, now)
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetScope, SetsVersion};
+use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure, SetScope, SetsVersion};
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
 use leasehold_platform::campaign::EPOCH_MAX;
@@ -70,8 +70,8 @@ pub(crate) fn exposure(jobs_max: u32) -> Exposure {
     Exposure { incarnation, ttl, jobs_max, sets, identity: None, fresh_agent: None }
 }
 
-fn entry(name: &str, life: u64, jobs_max: u32) -> (WorkerKey, Life, Exposure) {
-    (worker(name), Life(life), exposure(jobs_max))
+fn entry(name: &str, account_id: u64, jobs_max: u32) -> (WorkerKey, AccountId, Exposure) {
+    (worker(name), AccountId(account_id), exposure(jobs_max))
 }
 
 fn order(epoch: u64, order: Order) -> Command {
@@ -145,7 +145,7 @@ async fn the_standby_takes_over_at_once_when_the_leader_ends() {
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     loop {
         if let Event::Registered(registered) = next(&mut a).await {
-            assert_eq!(registered, [(worker("w"), Life(1), exposure(3))]);
+            assert_eq!(registered, [(worker("w"), AccountId(1), exposure(3))]);
             break;
         }
     }
@@ -290,7 +290,7 @@ async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
     first.zip(orders).for_each(|(permit, it)| permit.send(order(1, it)));
     loop {
         if let Event::Registered(registered) = next(&mut a).await {
-            assert_eq!(registered, [(worker("x"), Life(2), exposure(1))]);
+            assert_eq!(registered, [(worker("x"), AccountId(2), exposure(1))]);
             break;
         }
     }

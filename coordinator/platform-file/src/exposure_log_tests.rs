@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 
 use leasehold_coordinator_core::campaign::EntryChange;
-use leasehold_coordinator_core::exposure::{Exposure, Life};
+use leasehold_coordinator_core::exposure::{AccountId, Exposure};
 use leasehold_types::Epoch;
 
 use super::election_tests::{exposure, worker};
@@ -15,7 +15,8 @@ use super::exposure_log::ExposureLog;
 fn reads_registered_exposures_back_and_skips_a_torn_last_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
-    let enter = |name: &str, jobs| EntryChange::Register(worker(name), Life(1), exposure(jobs));
+    let enter =
+        |name: &str, jobs| EntryChange::Register(worker(name), AccountId(1), exposure(jobs));
     first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
     first.write(&[EntryChange::Unregister(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
     let log = folder.path().join("register/00000000000000000001.log");
@@ -51,7 +52,7 @@ fn a_log_is_rewritten_when_it_has_grown_too_long() {
     let folder = tempfile::tempdir().unwrap();
     let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let changes: Vec<_> =
-        (0..5_000).map(|n| EntryChange::Register(worker("w"), Life(1), exposure(n))).collect();
+        (0..5_000).map(|n| EntryChange::Register(worker("w"), AccountId(1), exposure(n))).collect();
     for _ in 0..5 {
         register.write(&changes).unwrap();
     }

@@ -120,7 +120,7 @@ mutations! {
     /// Coordinator: a registration is confirmed before leadership is.
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.
-    RegisteredOfAnotherLife,
+    RegisteredOfAnotherAccount,
     /// Coordinator: an order of an ended term is carried out in a later one.
     OrderOfAnotherTerm,
     /// Coordinator: a strike ends an entry of any leader, also of a later one.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Freed, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
@@ -43,8 +43,8 @@ pub(crate) enum Input {
 
 /// What a worker may hold, as it is stored.
 pub(crate) type Written = (WorkerKey, Entry);
-/// What a worker may hold in one life, as a leader wants it stored.
-pub(crate) type Registration = (WorkerKey, Life, Exposure);
+/// What a worker may hold by one account, as a leader wants it stored.
+pub(crate) type Registration = (WorkerKey, AccountId, Exposure);
 
 /// What a replica does that others see.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve,
 };
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token, WorkerKey};
 
@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) cores: Interner<CoreEntry>,
     pub(crate) ups: Interner<Up>,
     pub(crate) downs: Interner<CoordinatorMessage>,
-    registrations: Interner<(Life, Exposure)>,
+    registrations: Interner<(AccountId, Exposure)>,
     entries: Interner<Entry>,
     streams: Vec<StreamKey>,
     pod_steps: HashMap<(u32, PodCall, Moment), Rc<PodStep>>,
@@ -300,8 +300,8 @@ impl World {
             replica::Output::Send(conn, message) => CoreOut::Send(conn, self.downs.put(message)),
             replica::Output::Close(conn) => CoreOut::Close(conn),
             replica::Output::Register(entries) => {
-                let number = |(key, life, exposure): replica::Registration| {
-                    (self.scope.names.number(&key), self.registrations.put((life, exposure)))
+                let number = |(key, account_id, exposure): replica::Registration| {
+                    (self.scope.names.number(&key), self.registrations.put((account_id, exposure)))
                 };
                 CoreOut::Register(entries.into_iter().map(number).collect())
             }
@@ -325,8 +325,8 @@ impl World {
         asked: u32,
         epoch: Epoch,
     ) -> Option<u32> {
-        let (life, exposure) = self.registrations.get(asked).clone();
-        let change = EntryChange::Register(self.key(account), life, exposure);
+        let (account_id, exposure) = self.registrations.get(asked).clone();
+        let change = EntryChange::Register(self.key(account), account_id, exposure);
         self.resolve(found, change, epoch)
     }
 
@@ -351,8 +351,8 @@ impl World {
 
     fn registered(&self, numbers: &[(u8, u32)]) -> Vec<replica::Registration> {
         let each = |(account, number): &(u8, u32)| {
-            let (life, exposure) = self.registrations.get(*number).clone();
-            (self.key(*account), life, exposure)
+            let (account_id, exposure) = self.registrations.get(*number).clone();
+            (self.key(*account), account_id, exposure)
         };
         numbers.iter().map(each).collect()
     }

@@ -80,7 +80,7 @@ impl Mutant {
             Mutation::CutBeforeRelease => &["S14"],
             Mutation::NodeLoadPerClass => &["S14"],
             Mutation::OrderOfAnotherTerm
-            | Mutation::RegisteredOfAnotherLife
+            | Mutation::RegisteredOfAnotherAccount
             | Mutation::RegisteredWithoutLeadership
             | Mutation::UnregisterWithoutEpoch
             | Mutation::GrantUnregisteredSet
@@ -196,7 +196,7 @@ impl Mutant {
             }
             // A worker must be declared gone before its first entry is known to be written, and
             // come back under the same number: a higher one is not covered by that entry.
-            Mutation::RegisteredOfAnotherLife => {
+            Mutation::RegisteredOfAnotherAccount => {
                 bias(&[Fault::NewPod, Fault::CrashReplica], Sequence::LateEntries)
             }
             // Slots of a worker that counts for itself must fall after its report and be another's

@@ -26,7 +26,7 @@ const DETECTED_AT: [(&str, u64); 15] = [
     ("KnownBeforeEnd", 201),
     ("UnsureSizeKept", 167),
     ("RenewedBeforeOwed", 152),
-    ("RegisteredOfAnotherLife", 149),
+    ("RegisteredOfAnotherAccount", 149),
     ("GapUnnoticed", 132),
     ("PassedOverForgotten", 108),
 ];

@@ -4,7 +4,7 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, WorkerKey};
 
-use crate::exposure::{Entry, Exposure, Life};
+use crate::exposure::{AccountId, Entry, Exposure};
 
 /// The version of the stored object that holds an entry; later versions are larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,8 +13,8 @@ pub struct EntryVersion(pub u64);
 /// A change of one worker's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryChange {
-    /// The worker may hold this much, in this life.
-    Register(WorkerKey, Life, Exposure),
+    /// The worker may hold this much, by this account.
+    Register(WorkerKey, AccountId, Exposure),
     /// The worker holds nothing.
     Unregister(WorkerKey),
 }

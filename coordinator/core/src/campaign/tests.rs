@@ -16,8 +16,8 @@ fn key(worker: usize) -> WorkerKey {
     WorkerKey { cluster, worker: WorkerName::new(&format!("w-{worker}")).unwrap() }
 }
 
-fn enter(worker: usize, life: u64) -> (WorkerKey, Life, Exposure) {
-    (key(worker), Life(life), Exposure { jobs_max: 1, ..Exposure::default() })
+fn enter(worker: usize, account_id: u64) -> (WorkerKey, AccountId, Exposure) {
+    (key(worker), AccountId(account_id), Exposure { jobs_max: 1, ..Exposure::default() })
 }
 
 fn seconds(seconds: u64) -> Moment {
@@ -44,7 +44,7 @@ fn done(changes: Vec<EntryChange>, written: EntryOutcome) -> Vec<(EntryChange, E
     changes.into_iter().map(|change| (change, written)).collect()
 }
 
-fn registered(lead: &mut Lead) -> Vec<(WorkerKey, Life, Exposure)> {
+fn registered(lead: &mut Lead) -> Vec<(WorkerKey, AccountId, Exposure)> {
     let events = std::iter::from_fn(|| lead.poll_event());
     let said = events.filter_map(|event| match event {
         Event::Registered(said) => Some(said),
@@ -135,7 +135,7 @@ fn a_strike_cancels_a_pending_answer() {
     if !mutation::BUILT_IN {
         return;
     }
-    mutation::set(Some(Mutation::RegisteredOfAnotherLife));
+    mutation::set(Some(Mutation::RegisteredOfAnotherAccount));
     let (said, _) = run();
     mutation::set(None);
     assert_eq!(said, [enter(0, 1), enter(1, 2)], "the fault shows here");
@@ -161,11 +161,11 @@ fn an_entry_waits_neither_for_strikes_nor_for_failed_writes() {
     let strikes = batch(&mut lead);
     lead.order(lead.epoch(), Order::Register(vec![enter(7, 7)]), seconds(2));
     lead.wrote(done(strikes, EntryOutcome::Failed), seconds(2));
-    let (entered, life, exposure) = enter(7, 7);
+    let (entered, account_id, exposure) = enter(7, 7);
     let changes = batch(&mut lead);
     assert_eq!(
         changes,
-        [EntryChange::Register(entered, life, exposure), EntryChange::Unregister(key(2))]
+        [EntryChange::Register(entered, account_id, exposure), EntryChange::Unregister(key(2))]
     );
     lead.wrote(done(changes, EntryOutcome::Done), seconds(2));
     assert_eq!(batch(&mut lead), [], "what failed waits for the next beat");
@@ -185,9 +185,9 @@ fn a_driver_that_makes_no_progress_stops_renewing() {
 #[test]
 fn a_later_leaders_entry_is_left_alone() {
     let entry = |epoch| Entry { epoch: Epoch(epoch), exposure: Exposure::default() };
-    let (key, life, exposure) = enter(0, 1);
+    let (key, account_id, exposure) = enter(0, 1);
     let (strike, enter) =
-        (EntryChange::Unregister(key.clone()), EntryChange::Register(key, life, exposure));
+        (EntryChange::Unregister(key.clone()), EntryChange::Register(key, account_id, exposure));
     let resolve = |found: Option<&Entry>, change: &EntryChange, epoch| {
         let attempt = EntryAttempt { change: change.clone(), confirmed: EntryVersion(0) };
         resolve(found, EntryVersion(7), &attempt, epoch)

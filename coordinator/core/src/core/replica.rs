@@ -18,7 +18,7 @@ use super::turn_budget::TurnBudget;
 use crate::desired::{Class, Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Notice};
 use crate::event::ConnId;
-use crate::exposure::{Life, SetList, SetLists};
+use crate::exposure::{AccountId, SetList, SetLists};
 use crate::ledger::Ledger;
 use crate::planner::streams::Unplaced;
 use garbage::Garbage;
@@ -78,7 +78,7 @@ pub(super) struct SetState {
 /// Where a stream is planned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamSlot {
-    /// The worker that is to have it. Once the account of that life has ended, the stream counts as
+    /// The worker that is to have it. Once that account has ended, the stream counts as
     /// unplanned.
     pub(super) on: Option<PlannedWorker>,
     /// When it was last moved away from a worker that could have kept it.
@@ -86,12 +86,12 @@ pub(super) struct StreamSlot {
     pub(super) unplaced: Option<Unplaced>,
 }
 
-/// A worker in the plan: one life of its account. A worker that leaves and returns under its name
-/// has another life.
+/// A worker in the plan, with one of its accounts: a worker that leaves and returns under its name
+/// has another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PlannedWorker {
     pub(super) name: WorkerName,
-    pub(super) life: Life,
+    pub(super) account_id: AccountId,
 }
 
 impl StreamSlot {
@@ -103,7 +103,7 @@ impl StreamSlot {
         ledger: &Ledger,
     ) -> Option<&PlannedWorker> {
         let on = self.on.as_ref()?;
-        (ledger.life_of(cluster, &on.name) == Some(on.life)).then_some(on)
+        (ledger.account_id_of(cluster, &on.name) == Some(on.account_id)).then_some(on)
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
 
-use crate::exposure::{Exposure, Life};
+use crate::exposure::{AccountId, Exposure};
 
 /// What is known of one worker.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Account {
     /// or waited for its welcome. This renews no lease.
     pub(crate) present_until: Moment,
     /// Distinguishes the worker's successive accounts.
-    pub(crate) life: Life,
+    pub(crate) id: AccountId,
     /// A report of its agent is being adopted.
     pub(crate) adopting: bool,
     /// The most that it may hold, as stored.
@@ -74,13 +74,13 @@ pub(crate) struct UnaccountedSlots {
 
 impl Account {
     /// An account whose next grant has the number after `number`.
-    pub(crate) fn new(life: Life, number: GrantNumber, now: Moment) -> Self {
+    pub(crate) fn new(id: AccountId, number: GrantNumber, now: Moment) -> Self {
         Self {
             incarnation: None,
             fresh_since: None,
             heard: now,
             present_until: Moment::EARLIEST,
-            life,
+            id,
             adopting: false,
             exposure: Exposure::default(),
             adopted: false,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_size_that_was_only_reported_is_kept_only_while_it_is_in_effect() {
-        let mut account = Account::new(Life(1), GrantNumber(0), Moment::EARLIEST);
+        let mut account = Account::new(AccountId(1), GrantNumber(0), Moment::EARLIEST);
         let token = Token { epoch: Epoch(1), seq: 7 };
         let held = |size| Some(HeldPool { token, size, granted: 0, floor: 0 });
         // A worker that counts its jobs itself may keep a size above the granted one.

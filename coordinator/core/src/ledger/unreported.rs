@@ -165,9 +165,9 @@ impl Ledger {
     ) -> [Moment; 2] {
         let Entry { epoch, exposure } = entry;
         let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
-        let life = self.next_life();
+        let account_id = self.next_account_id();
         let mut account =
-            self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment::EARLIEST));
+            self.accounts.open(key, || Account::new(account_id, GrantNumber(0), Moment::EARLIEST));
         account.exposure = exposure.clone();
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;

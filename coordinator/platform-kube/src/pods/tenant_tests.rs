@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::campaign::{EntryAttempt, EntryChange, EntryVersion};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure};
 use leasehold_kube_api::names::{
     CLUSTER_LABEL, DRAIN_ANNOTATION, EXPOSURE_ANNOTATION, STREAMS_ANNOTATION,
 };
@@ -81,7 +81,7 @@ fn a_leader_writes_no_more_entries_than_are_read() {
         let pod = PodName { namespace: "ci".into(), name: "w-0".into() };
         let key = pod.key_in(&cluster(name)).expect("a worker");
         let exposure = Exposure { jobs_max: 3, ..Exposure::default() };
-        let change = EntryChange::Register(key, Life(1), exposure);
+        let change = EntryChange::Register(key, AccountId(1), exposure);
         let attempt = EntryAttempt { change, confirmed: EntryVersion(0) };
         let base = ObservedPod {
             uid: "uid-1".into(),

@@ -11,7 +11,7 @@ use kube::client::Body;
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, EntryVersion, Namespaces,
 };
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure};
 use leasehold_driver::clock;
 use leasehold_driver::log_limit::LogLimit;
 use leasehold_kube_api::names::{
@@ -185,7 +185,7 @@ async fn enter(pods: &Pods, jobs_max: u32) -> EntryOutcome {
 
 /// The same, where leadership was renewed after this version of the pod was read.
 async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> EntryOutcome {
-    let change = EntryChange::Register(key(), Life(1), exposure(jobs_max));
+    let change = EntryChange::Register(key(), AccountId(1), exposure(jobs_max));
     pods.write_entry(Epoch(2), EntryAttempt { change, confirmed }).await
 }
 

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Desired, Mode};
-use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetList, SetScope, SetsVersion};
+use leasehold_coordinator_core::exposure::{
+    AccountId, Entry, Exposure, SetList, SetScope, SetsVersion,
+};
 use leasehold_types::{ClusterName, Epoch, SetName, StreamKey, WorkerKey};
 
 use crate::observer::{Checks, Touched};
@@ -111,7 +113,7 @@ impl Checks<'_> {
     pub(crate) fn check_registered(
         &mut self,
         replica: usize,
-        said: &[(WorkerKey, Life, Exposure)],
+        said: &[(WorkerKey, AccountId, Exposure)],
     ) {
         let Some((epoch, _)) = self.view.replicas[replica].election.term() else { return };
         let unseen =

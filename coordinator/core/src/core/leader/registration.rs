@@ -8,16 +8,16 @@ use leasehold_types::mutation::{self, Mutation};
 use super::Leader;
 use super::facts::Facts;
 use crate::effect::Order;
-use crate::exposure::{Exposure, Life, SetScope};
+use crate::exposure::{AccountId, Exposure, SetScope};
 use crate::observed::Worker;
 
 impl Leader {
     /// The platform has written these exposures: leases within them may be granted now.
-    pub(in crate::core) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
-        for (key, life, exposure) in workers {
+    pub(in crate::core) fn registered(&mut self, workers: Vec<(WorkerKey, AccountId, Exposure)>) {
+        for (key, account_id, exposure) in workers {
             let Some(mut account) = self.ledger.account_mut(&key) else { continue };
-            // The entry of an earlier life has been removed since.
-            if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
+            // The entry of an earlier account has been removed since.
+            if account.id != account_id && !mutation::on(Mutation::RegisteredOfAnotherAccount) {
                 continue;
             }
             if account.registering.as_ref() == Some(&exposure) {
@@ -63,9 +63,9 @@ impl Leader {
             return;
         }
         account.registering = Some(wanted.clone());
-        let life = account.life;
+        let account_id = account.id;
         drop(account);
-        self.order(Order::Register(vec![(key.clone(), life, wanted)]));
+        self.order(Order::Register(vec![(key.clone(), account_id, wanted)]));
     }
 }
 

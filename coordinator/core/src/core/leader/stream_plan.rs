@@ -320,8 +320,8 @@ impl Leader {
 fn stream_owners(cluster: &ClusterName, facts: Facts<'_>) -> Vec<PlannedWorker> {
     let owners = facts.clusters.stream_owners(cluster).into_iter();
     let owners = owners.filter_map(|name| {
-        let life = facts.ledger.life_of(cluster, &name)?;
-        Some(PlannedWorker { name, life })
+        let account_id = facts.ledger.account_id_of(cluster, &name)?;
+        Some(PlannedWorker { name, account_id })
     });
     owners.collect()
 }

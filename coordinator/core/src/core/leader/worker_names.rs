@@ -87,8 +87,8 @@ impl Leader {
         };
         (account.adopted, account.unwritten) = (false, true);
         account.registering = Some(exposure.clone());
-        let life = account.life;
+        let account_id = account.id;
         drop(account);
-        self.order(Order::Register(vec![(former.clone(), life, exposure)]));
+        self.order(Order::Register(vec![(former.clone(), account_id, exposure)]));
     }
 }

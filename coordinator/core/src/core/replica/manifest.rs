@@ -302,13 +302,13 @@ mod tests {
 
     use super::*;
     use crate::core::replica::PlannedWorker;
-    use crate::exposure::Life;
+    use crate::exposure::AccountId;
 
     #[test]
     fn a_streams_slot_moves_with_the_stream() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
         let planned = |at| {
-            let on = Some(PlannedWorker { name: worker(at), life: Life(1) });
+            let on = Some(PlannedWorker { name: worker(at), account_id: AccountId(1) });
             StreamSlot { on, ..StreamSlot::default() }
         };
         let mut rng = fastrand::Rng::with_seed(1);

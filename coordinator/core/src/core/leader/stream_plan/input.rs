@@ -119,8 +119,8 @@ impl StreamPlan {
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
         let owner = &held.max_by_key(|claim| claim.token)?.worker;
-        let life = facts.ledger.account(owner)?.life;
-        Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), life }))
+        let account_id = facts.ledger.account(owner)?.id;
+        Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), account_id }))
     }
 }
 

@@ -12,11 +12,11 @@ use crate::core::leader::Query;
 use crate::core::leader::views::reason;
 use crate::core::replica::{PlannedWorker, SetPreview};
 use crate::desired::StreamSet;
-use crate::exposure::Life;
+use crate::exposure::AccountId;
 use crate::view::{PlanView, PlannedMove, PlannedPool, WhatIf};
 
-/// The life of a worker that is only assumed. Lives of accounts begin at 1.
-const NO_ACCOUNT: Life = Life(0);
+/// The account of a worker that is only assumed. Ids of accounts begin at 1.
+const NO_ACCOUNT: AccountId = AccountId(0);
 
 /// A plan that is being made for a [`WhatIf`].
 #[derive(Clone, Debug)]
@@ -73,7 +73,8 @@ impl Query<'_> {
         let mut owners = stream_owners(name, self.facts());
         owners.retain(|worker| !what_if.remove.contains(&worker.name));
         let added = what_if.add.iter();
-        owners.extend(added.map(|name| PlannedWorker { name: name.clone(), life: NO_ACCOUNT }));
+        owners
+            .extend(added.map(|name| PlannedWorker { name: name.clone(), account_id: NO_ACCOUNT }));
         // The sort is stable: an added worker with the name of a present one changes nothing.
         owners.sort_by(|one, two| one.name.cmp(&two.name));
         owners.dedup_by(|later, first| later.name == first.name);
