@@ -20,7 +20,7 @@ use crate::view::Leadership;
 pub use config::Config;
 use leader::Leader;
 pub use leader::{PipelinesWhatIf, WhatIfPlan};
-use replica::Replica;
+use replica::ReplicaState;
 use term::{Standby, StartingLeader};
 
 /// One cell's state.
@@ -43,7 +43,7 @@ impl Core {
     /// A core that stands by, with an empty desired state.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let replica = Box::new(Replica::new(config));
+        let replica = Box::new(ReplicaState::new(config));
         Self { role: Role::Standby(Standby { replica, leader: None }) }
     }
 
@@ -202,7 +202,7 @@ impl Core {
         }
     }
 
-    fn replica(&self) -> &Replica {
+    fn replica(&self) -> &ReplicaState {
         match &self.role {
             Role::Standby(standby) => &standby.replica,
             Role::Starting(starting) => &starting.replica,
@@ -210,7 +210,7 @@ impl Core {
         }
     }
 
-    fn replica_mut(&mut self) -> &mut Replica {
+    fn replica_mut(&mut self) -> &mut ReplicaState {
         match &mut self.role {
             Role::Standby(standby) => &mut standby.replica,
             Role::Starting(starting) => &mut starting.replica,

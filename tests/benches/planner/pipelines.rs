@@ -2,7 +2,7 @@
 
 use leasehold_coordinator_core::desired::Spread;
 use leasehold_coordinator_core::planner::pipelines::{
-    MovableShare, NodeRequest, Part, Rooms, make_room, place,
+    FreeCapacity, MovableShare, NodeRequest, Part, make_room, place,
 };
 use leasehold_types::Load;
 
@@ -74,13 +74,13 @@ fn bench_packing(batches: u64, count: usize, (from, to): (u64, u64)) {
 /// The workers in use when the loads were placed in this order.
 fn in_use(loads: &[u64]) -> usize {
     let empty = vec![Load::ZERO; 3 * loads.len()];
-    let mut rooms = [Rooms::new(load(CAPACITY), Spread::Fewest, empty)];
+    let mut free = [FreeCapacity::new(load(CAPACITY), Spread::Fewest, empty)];
     for milli in loads {
         let request = NodeRequest { class: 0, load: load(*milli), prefers: &[] };
-        place(&mut rooms, &[request]).expect("there are more than enough workers");
+        place(&mut free, &[request]).expect("there are more than enough workers");
     }
-    let workers = 0..u32::try_from(rooms[0].len()).expect("few workers");
-    workers.filter(|worker| rooms[0].used(*worker) > Load::ZERO).count()
+    let workers = 0..u32::try_from(free[0].len()).expect("few workers");
+    workers.filter(|worker| free[0].used(*worker) > Load::ZERO).count()
 }
 
 /// The fewest workers, by trying all sets of loads: the fewest full ones, then the least in the
@@ -102,7 +102,7 @@ fn fewest(loads: &[u64]) -> usize {
 /// Pipelines by descending load, the class of each node, and where they are.
 #[derive(Clone)]
 struct Fleet {
-    rooms: Vec<Rooms>,
+    free: Vec<FreeCapacity>,
     pipelines: Vec<(u64, [usize; NODES])>,
     placed: Vec<Vec<Vec<Part>>>,
 }
@@ -113,9 +113,9 @@ fn bench_fleet(pipelines: usize, runs: usize) {
     // About nine tenths of what the workers can take.
     let most = 2 * CAPACITY / BINDINGS_PER_WORKER as u64 * 9 / 10;
     let mut pipeline = |_| (random.u64(1..=most), std::array::from_fn(|_| random.usize(..CLASSES)));
-    let empty = Rooms::new(load(CAPACITY), Spread::Fewest, vec![Load::ZERO; workers]);
+    let empty = FreeCapacity::new(load(CAPACITY), Spread::Fewest, vec![Load::ZERO; workers]);
     let mut fleet = Fleet {
-        rooms: vec![empty; CLASSES],
+        free: vec![empty; CLASSES],
         pipelines: (0..pipelines).map(&mut pipeline).collect(),
         placed: Vec::new(),
     };
@@ -144,26 +144,26 @@ fn bench_fleet(pipelines: usize, runs: usize) {
         timed(|| fleet.place_again(&served, 0, lost))
     });
     row("lost", time, bindings(&placed), fleet.moved(&served, &placed, lost));
-    let (rooms, tenants) = full_class(workers, &mut random);
+    let (free, tenants) = full_class(workers, &mut random);
     let wanted = load(CAPACITY / 4);
     let (time, moves) = median(runs, &what("make room"), || {
-        timed(|| make_room(&rooms, &tenants, wanted).expect("there is a way"))
+        timed(|| make_room(&free, &tenants, wanted).expect("there is a way"))
     });
     row("make room", time, 1, moves.len());
 }
 
 /// Workers that are nine tenths full each, and what they have.
-fn full_class(workers: usize, random: &mut fastrand::Rng) -> (Rooms, Vec<MovableShare>) {
-    let mut rooms = Rooms::new(load(CAPACITY), Spread::Fewest, vec![Load::ZERO; workers]);
+fn full_class(workers: usize, random: &mut fastrand::Rng) -> (FreeCapacity, Vec<MovableShare>) {
+    let mut free = FreeCapacity::new(load(CAPACITY), Spread::Fewest, vec![Load::ZERO; workers]);
     let mut tenants = Vec::new();
     for worker in 0..u32::try_from(workers).expect("few workers") {
-        while rooms.used(worker) < load(CAPACITY / 10 * 9) {
+        while free.used(worker) < load(CAPACITY / 10 * 9) {
             let milli = random.u64(1..=2 * CAPACITY / BINDINGS_PER_WORKER as u64);
-            rooms.take(worker, load(milli));
+            free.take(worker, load(milli));
             tenants.push(MovableShare { worker, load: load(milli), movable: true });
         }
     }
-    (rooms, tenants)
+    (free, tenants)
 }
 
 fn bindings(placed: &[Vec<Vec<Part>>]) -> usize {
@@ -177,7 +177,7 @@ impl Fleet {
             let request =
                 |class: &usize| NodeRequest { class: *class, load: load(*milli), prefers: &[] };
             let requests = classes.each_ref().map(request);
-            let placed = place(&mut self.rooms, &requests);
+            let placed = place(&mut self.free, &requests);
             self.placed.push(placed.expect("a tenth of the room is to spare"));
         }
     }
@@ -195,12 +195,12 @@ impl Fleet {
     fn place_again(&mut self, served: &[usize], class: usize, lost: u32) -> Vec<Vec<Vec<Part>>> {
         for at in served {
             for (of, parts) in self.pipelines[*at].1.iter().zip(&mut self.placed[*at]) {
-                parts.iter().for_each(|part| self.rooms[*of].give(part.worker, part.load));
+                parts.iter().for_each(|part| self.free[*of].give(part.worker, part.load));
                 parts.retain(|part| *of != class || part.worker != lost);
             }
         }
         // More than it can take: nothing goes there.
-        self.rooms[class].take(lost, load(2 * CAPACITY));
+        self.free[class].take(lost, load(2 * CAPACITY));
         let mut all = Vec::with_capacity(served.len());
         for at in served {
             let (milli, classes) = &self.pipelines[*at];
@@ -212,7 +212,7 @@ impl Fleet {
             };
             let requests: Vec<NodeRequest<'_>> =
                 nodes.map(|(class, parts)| request((class, parts.as_slice()))).collect();
-            all.push(place(&mut self.rooms, &requests).expect("a tenth of the room is to spare"));
+            all.push(place(&mut self.free, &requests).expect("a tenth of the room is to spare"));
         }
         all
     }

@@ -54,7 +54,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
 use super::Core;
-use super::replica::Replica;
+use super::replica::ReplicaState;
 use crate::effect::{Effect, Notice, Order, Wakeup};
 use crate::event::{Elected, Renewed};
 use crate::ledger::Ledger;
@@ -79,7 +79,7 @@ use unreadable::UnreadableNamespaces;
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     /// What outlives the term.
-    pub(super) replica: Box<Replica>,
+    pub(super) replica: Box<ReplicaState>,
     pub(super) ledger: Ledger,
     /// The identity of the term.
     term: TermId,
@@ -103,7 +103,7 @@ pub(super) struct Leader {
 /// made beside their subjects, in `views`, `explain`, `stream_plan` and `pipelines`.
 #[derive(Clone, Copy, Debug)]
 struct Query<'a> {
-    replica: &'a Replica,
+    replica: &'a ReplicaState,
     ledger: &'a Ledger,
     clusters: &'a Clusters,
     pipelines: &'a Pipelines,
@@ -132,7 +132,7 @@ impl<'a> Query<'a> {
 impl Leader {
     /// A term with this ledger, in which nothing has happened.
     pub(super) fn new(
-        replica: Box<Replica>,
+        replica: Box<ReplicaState>,
         ledger: Ledger,
         elected: &Elected,
         timers: Timers,
@@ -297,7 +297,7 @@ impl Leader {
 
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
-    pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
+    pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<ReplicaState> {
         let Self { mut replica, ledger, sessions, sliced_tasks, plans, .. } = *self;
         let epoch = ledger.epoch();
         for conn in sessions.into_conns() {

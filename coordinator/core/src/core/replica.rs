@@ -35,7 +35,7 @@ const BEAT_MAX: Duration = Duration::from_secs(2);
 
 /// The state that outlives a term.
 #[derive(Clone, Debug)]
-pub(super) struct Replica {
+pub(super) struct ReplicaState {
     pub(super) config: Config,
     pub(super) desired: Arc<Desired>,
     /// The next desired state, which is not read to its end yet.
@@ -114,7 +114,7 @@ impl SetState {
     }
 }
 
-impl Replica {
+impl ReplicaState {
     pub(super) fn new(config: Config) -> Self {
         Self {
             config,

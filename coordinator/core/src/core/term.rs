@@ -10,7 +10,7 @@ use leasehold_types::message::RefusalReason;
 use leasehold_types::{Moment, WorkerKey};
 
 use super::leader::{Leader, Timer, Timers, enter, is_passed_on};
-use super::replica::Replica;
+use super::replica::ReplicaState;
 use super::turn_budget::STEP;
 use super::{Core, Role};
 use crate::desired::Desired;
@@ -21,7 +21,7 @@ use crate::ledger::Ledger;
 /// A replica that does not lead.
 #[derive(Clone, Debug)]
 pub(super) struct Standby {
-    pub(super) replica: Box<Replica>,
+    pub(super) replica: Box<ReplicaState>,
     /// The leader's address, where it is known.
     pub(super) leader: Option<String>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Standby {
 /// worker is in its ledger.
 #[derive(Clone, Debug)]
 pub(super) struct StartingLeader {
-    pub(super) replica: Box<Replica>,
+    pub(super) replica: Box<ReplicaState>,
     elected: Elected,
     /// The ledger of the term, with the registered workers up to `entered`.
     ledger: Ledger,
@@ -87,7 +87,7 @@ impl Core {
 
     fn change_role(&mut self, next: impl FnOnce(Role) -> Role) {
         let config = self.replica().config;
-        let placeholder = Standby { replica: Box::new(Replica::new(config)), leader: None };
+        let placeholder = Standby { replica: Box::new(ReplicaState::new(config)), leader: None };
         let role = std::mem::replace(&mut self.role, Role::Standby(placeholder));
         self.role = next(role);
     }
@@ -95,7 +95,7 @@ impl Core {
 
 impl Role {
     /// Ends the term, if there is one; returns what outlives it.
-    fn end_term(self, leader: &Option<String>) -> Box<Replica> {
+    fn end_term(self, leader: &Option<String>) -> Box<ReplicaState> {
         match self {
             Self::Standby(standby) => standby.replica,
             Self::Starting(starting) => {
@@ -117,7 +117,7 @@ impl Standby {
 }
 
 impl StartingLeader {
-    fn new(replica: Box<Replica>, elected: Elected) -> Self {
+    fn new(replica: Box<ReplicaState>, elected: Elected) -> Self {
         let bounds = replica.config.bounds;
         Self {
             ledger: Ledger::new(elected.epoch, elected.predecessor_end, bounds),

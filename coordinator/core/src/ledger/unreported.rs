@@ -328,7 +328,7 @@ impl Ledger {
     /// Until when a cluster frees, grows and plans nothing, and for which worker: one that has not
     /// reported, whose leases may still last and whose agent may be about to dial. After that
     /// moment the leases that the worker may hold still count as held.
-    pub(crate) fn held_by(
+    pub(crate) fn hold_of(
         &self,
         cluster: &ClusterName,
         now: Moment,
@@ -341,8 +341,8 @@ impl Ledger {
         (now < *until).then_some((*until, key))
     }
 
-    /// All clusters for which [`Self::held_by`] returns a worker.
-    pub(crate) fn held_clusters(&self, now: Moment) -> BTreeSet<ClusterName> {
+    /// All clusters for which [`Self::hold_of`] returns a worker.
+    pub(crate) fn clusters_on_hold(&self, now: Moment) -> BTreeSet<ClusterName> {
         if mutation::on(Mutation::SkipHold) {
             return BTreeSet::new();
         }

@@ -9,15 +9,15 @@
 //! they fit, before anything new is placed.
 
 mod demand;
+mod free_capacity;
 mod moves;
-mod rooms;
 mod span;
 
 use leasehold_types::Load;
 
 pub use self::demand::{Unplaceable, fits, needed, wanted};
+pub use self::free_capacity::FreeCapacity;
 pub use self::moves::{MovableShare, make_room};
-pub use self::rooms::Rooms;
 
 /// What one worker takes of a node's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,19 +31,19 @@ pub struct Part {
 /// A node that needs workers.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRequest<'a> {
-    /// Its class, as an index of the rooms.
+    /// Its class, as an index of the slice of free capacities.
     pub class: usize,
     /// The load of the whole node.
     pub load: Load,
-    /// The parts that it has on usable workers; the rooms do not count them as used. Of several
-    /// parts on one worker only the largest can be kept.
+    /// The parts that it has on usable workers; their loads do not count as used. Of several parts
+    /// on one worker only the largest can be kept.
     pub prefers: &'a [Part],
 }
 
 /// A class that lacks room for a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityShortage {
-    /// The class, as an index of the rooms.
+    /// The class, as an index of the slice of free capacities.
     pub class: usize,
     /// How many more empty workers are enough. A node that would span more workers than
     /// `limits::SHARES_PER_NODE_MAX` never fits; then this is the number that its load divided by
@@ -57,10 +57,10 @@ pub struct CapacityShortage {
 /// # Errors
 /// Each class that is short, by index, and of how many workers.
 pub fn place(
-    rooms: &mut [Rooms],
+    free: &mut [FreeCapacity],
     nodes: &[NodeRequest<'_>],
 ) -> Result<Vec<Vec<Part>>, Vec<CapacityShortage>> {
-    let mut placement = NodePlacement::new(rooms, nodes);
+    let mut placement = NodePlacement::new(free, nodes);
     if nodes.iter().any(|node| !node.prefers.is_empty()) {
         placement.keep();
         if placement.place_rest() {
@@ -73,7 +73,7 @@ pub fn place(
 
 /// Assigns workers to the nodes of one pipeline.
 struct NodePlacement<'a> {
-    rooms: &'a mut [Rooms],
+    free: &'a mut [FreeCapacity],
     nodes: &'a [NodeRequest<'a>],
     /// The order in which nodes are placed: those that fit one worker first, since cut ones can use
     /// any room that is left; within each group the larger first.
@@ -83,25 +83,25 @@ struct NodePlacement<'a> {
 }
 
 impl<'a> NodePlacement<'a> {
-    fn new(rooms: &'a mut [Rooms], nodes: &'a [NodeRequest<'a>]) -> Self {
+    fn new(free: &'a mut [FreeCapacity], nodes: &'a [NodeRequest<'a>]) -> Self {
         let mut turns: Vec<usize> = (0..nodes.len()).collect();
-        let is_cut = |node: &NodeRequest<'_>| node.load > rooms[node.class].capacity();
+        let is_cut = |node: &NodeRequest<'_>| node.load > free[node.class].capacity();
         turns.sort_by_key(|at| (is_cut(&nodes[*at]), std::cmp::Reverse(nodes[*at].load)));
-        Self { rooms, nodes, turns, parts: vec![Vec::new(); nodes.len()] }
+        Self { free, nodes, turns, parts: vec![Vec::new(); nodes.len()] }
     }
 
     /// Takes the parts that nodes have and could keep, so that no other node takes their room.
     fn keep(&mut self) {
         for at in &self.turns {
             let node = &self.nodes[*at];
-            let rooms = &mut self.rooms[node.class];
-            let parts = if node.load > rooms.capacity() {
-                span::keepable(rooms, node.load, node.prefers)
+            let free = &mut self.free[node.class];
+            let parts = if node.load > free.capacity() {
+                span::keepable(free, node.load, node.prefers)
             } else {
-                let worker = stays(rooms, node);
+                let worker = stays(free, node);
                 worker.map(|worker| Part { worker, load: node.load }).into_iter().collect()
             };
-            take(rooms, &parts);
+            take(free, &parts);
             self.parts[*at] = parts;
         }
     }
@@ -113,27 +113,27 @@ impl<'a> NodePlacement<'a> {
 
     fn place_node(&mut self, at: usize) -> bool {
         let NodeRequest { class, load, .. } = self.nodes[at];
-        let rooms = &mut self.rooms[class];
+        let free = &mut self.free[class];
         let kept = std::mem::take(&mut self.parts[at]);
-        let parts = if load > rooms.capacity() {
-            give(rooms, &kept);
-            span::cut(rooms, load, &kept)
+        let parts = if load > free.capacity() {
+            give(free, &kept);
+            span::cut(free, load, &kept)
         } else if kept.is_empty() {
-            rooms.best_fit(load).map(|worker| vec![Part { worker, load }])
+            free.best_fit(load).map(|worker| vec![Part { worker, load }])
         } else {
             self.parts[at] = kept;
             return true;
         };
         let Some(mut parts) = parts else { return false };
         parts.sort_unstable_by_key(|part| part.worker);
-        take(rooms, &parts);
+        take(free, &parts);
         self.parts[at] = parts;
         true
     }
 
     fn give_back(&mut self) {
         for (node, parts) in self.nodes.iter().zip(&mut self.parts) {
-            give(&mut self.rooms[node.class], &std::mem::take(parts));
+            give(&mut self.free[node.class], &std::mem::take(parts));
         }
     }
 
@@ -147,11 +147,11 @@ impl<'a> NodePlacement<'a> {
                 continue;
             }
             let NodeRequest { class, load, .. } = self.nodes[at];
-            let rooms = &mut self.rooms[class];
+            let free = &mut self.free[class];
             let (added, counted) = more.entry(class).or_default();
-            match span::missing(rooms, load) {
+            match span::missing(free, load) {
                 Ok(workers) => {
-                    rooms.add_empty(workers);
+                    free.add_empty(workers);
                     *added += workers;
                     *counted += workers as u64;
                     assert!(self.place_node(at), "a load fits where it was given room");
@@ -164,7 +164,7 @@ impl<'a> NodePlacement<'a> {
         }
         self.give_back();
         let short = |(class, (added, counted)): (usize, (usize, u64))| {
-            self.rooms[class].remove_empty(added);
+            self.free[class].remove_empty(added);
             CapacityShortage { class, workers: u32::try_from(counted).unwrap_or(u32::MAX) }
         };
         Err(more.into_iter().map(short).collect())
@@ -172,18 +172,18 @@ impl<'a> NodePlacement<'a> {
 }
 
 /// The worker that a node on one worker stays on: preferably one where its lease stays unchanged.
-fn stays(rooms: &Rooms, node: &NodeRequest<'_>) -> Option<u32> {
-    let fits = |part: &&Part| rooms.takes(part.worker, node.load);
+fn stays(free: &FreeCapacity, node: &NodeRequest<'_>) -> Option<u32> {
+    let fits = |part: &&Part| free.takes(part.worker, node.load);
     let same = node.prefers.iter().filter(|part| part.load == node.load).find(fits);
     same.or_else(|| node.prefers.iter().find(fits)).map(|part| part.worker)
 }
 
-fn take(rooms: &mut Rooms, parts: &[Part]) {
-    parts.iter().for_each(|part| rooms.take(part.worker, part.load));
+fn take(free: &mut FreeCapacity, parts: &[Part]) {
+    parts.iter().for_each(|part| free.take(part.worker, part.load));
 }
 
-fn give(rooms: &mut Rooms, parts: &[Part]) {
-    parts.iter().for_each(|part| rooms.give(part.worker, part.load));
+fn give(free: &mut FreeCapacity, parts: &[Part]) {
+    parts.iter().for_each(|part| free.give(part.worker, part.load));
 }
 
 #[cfg(test)]
@@ -195,8 +195,8 @@ mod tests {
         Load::per_second(documents).expect("a load")
     }
 
-    fn class(capacity: u64, spread: Spread, used: &[u64]) -> Rooms {
-        Rooms::new(load(capacity), spread, used.iter().map(|used| load(*used)).collect())
+    fn class(capacity: u64, spread: Spread, used: &[u64]) -> FreeCapacity {
+        FreeCapacity::new(load(capacity), spread, used.iter().map(|used| load(*used)).collect())
     }
 
     fn request(class: usize, documents: u64, prefers: &[Part]) -> NodeRequest<'_> {
@@ -209,26 +209,26 @@ mod tests {
 
     #[test]
     fn a_load_goes_to_the_least_room_that_is_enough_and_to_the_first_of_equals() {
-        let mut rooms = [class(30, Spread::Fewest, &[0, 15, 20, 20, 25])];
+        let mut free = [class(30, Spread::Fewest, &[0, 15, 20, 20, 25])];
         let placed =
-            place(&mut rooms, &[request(0, 10, &[]), request(0, 10, &[]), request(0, 10, &[])]);
+            place(&mut free, &[request(0, 10, &[]), request(0, 10, &[]), request(0, 10, &[])]);
         assert_eq!(placed, Ok(vec![vec![part(2, 10)], vec![part(3, 10)], vec![part(1, 10)]]));
     }
 
     #[test]
     fn two_pipelines_share_blue_and_none_shares_green() {
-        let mut rooms = [class(30, Spread::Fewest, &[0; 3]), class(15, Spread::Fewest, &[0; 2])];
+        let mut free = [class(30, Spread::Fewest, &[0; 3]), class(15, Spread::Fewest, &[0; 2])];
         let pipeline = [request(0, 10, &[]), request(1, 10, &[])];
-        let first = place(&mut rooms, &pipeline);
+        let first = place(&mut free, &pipeline);
         assert_eq!(first, Ok(vec![vec![part(0, 10)], vec![part(0, 10)]]));
-        let second = place(&mut rooms, &pipeline);
+        let second = place(&mut free, &pipeline);
         assert_eq!(second, Ok(vec![vec![part(0, 10)], vec![part(1, 10)]]));
-        let before = rooms.clone();
+        let before = free.clone();
         assert_eq!(
-            place(&mut rooms, &pipeline),
+            place(&mut free, &pipeline),
             Err(vec![CapacityShortage { class: 1, workers: 1 }])
         );
-        assert_eq!(rooms, before);
+        assert_eq!(free, before);
     }
 
     #[test]
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn equal_parts_go_as_far_as_the_room_does() {
-        let mut rooms = [class(9, Spread::Even, &[8, 0, 9, 2])];
-        let placed = place(&mut rooms, &[request(0, 12, &[])]);
+        let mut free = [class(9, Spread::Even, &[8, 0, 9, 2])];
+        let placed = place(&mut free, &[request(0, 12, &[])]);
         let half = Load::from_milli(5_500).expect("a load");
         let of = |worker| Part { worker, load: half };
         assert_eq!(placed, Ok(vec![vec![part(0, 1), of(1), of(3)]]));
@@ -259,11 +259,11 @@ mod tests {
 
     #[test]
     fn what_a_node_has_is_kept_where_it_fits() {
-        let mut rooms = [class(30, Spread::Fewest, &[20, 0])];
+        let mut free = [class(30, Spread::Fewest, &[20, 0])];
         // Not to worker 0, although that has the least room that is enough.
-        let placed = place(&mut rooms, &[request(0, 10, &[part(1, 10)])]);
+        let placed = place(&mut free, &[request(0, 10, &[part(1, 10)])]);
         assert_eq!(placed, Ok(vec![vec![part(1, 10)]]));
-        let full = place(&mut rooms, &[request(0, 20, &[part(0, 20)])]);
+        let full = place(&mut free, &[request(0, 20, &[part(0, 20)])]);
         assert_eq!(full, Ok(vec![vec![part(1, 20)]]));
     }
 
@@ -271,8 +271,8 @@ mod tests {
     fn a_node_that_is_cut_keeps_what_costs_no_worker_more() {
         let had = [part(3, 10), part(2, 10), part(0, 5)];
         let of = |documents, used: &[u64]| {
-            let mut rooms = [class(10, Spread::Fewest, used)];
-            place(&mut rooms, &[request(0, documents, &had)])
+            let mut free = [class(10, Spread::Fewest, used)];
+            place(&mut free, &[request(0, documents, &had)])
         };
         let kept = vec![part(0, 5), part(2, 10), part(3, 10)];
         assert_eq!(of(25, &[0; 5]), Ok(vec![kept.clone()]));
@@ -287,9 +287,9 @@ mod tests {
 
     #[test]
     fn what_is_short_is_counted_in_empty_workers() {
-        let short = |rooms: Rooms, nodes: &[NodeRequest<'_>]| {
-            let mut rooms = [rooms];
-            place(&mut rooms, nodes).expect_err("it does not fit")[0].workers
+        let short = |free: FreeCapacity, nodes: &[NodeRequest<'_>]| {
+            let mut free = [free];
+            place(&mut free, nodes).expect_err("it does not fit")[0].workers
         };
         let none = || class(15, Spread::Fewest, &[]);
         let three = [request(0, 7, &[]), request(0, 7, &[]), request(0, 7, &[])];

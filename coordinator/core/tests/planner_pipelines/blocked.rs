@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{MovableShare, Rooms, make_room};
+use leasehold_coordinator_core::planner::pipelines::{FreeCapacity, MovableShare, make_room};
 use leasehold_types::Load;
 
 use crate::milli;
 
 struct Class {
-    rooms: Rooms,
+    free: FreeCapacity,
     tenants: Vec<MovableShare>,
     load: Load,
 }
@@ -37,12 +37,12 @@ impl Class {
         // A lowered capacity leaves workers above it.
         let capacity = capacity - u64::from(random.u8(0..8) == 0);
         let load = milli(random.u64(capacity.div_ceil(2)..=capacity));
-        Self { rooms: Rooms::new(milli(capacity), Spread::Fewest, used), tenants, load }
+        Self { free: FreeCapacity::new(milli(capacity), Spread::Fewest, used), tenants, load }
     }
 
     /// Checks found moves: they come from one worker, each to another that has room.
     fn check(&self, moves: &[(usize, u32)]) -> (usize, Load) {
-        let mut rooms = self.rooms.clone();
+        let mut free = self.free.clone();
         let from: BTreeSet<u32> = moves.iter().map(|(at, _)| self.tenants[*at].worker).collect();
         assert!(from.len() <= 1, "{moves:?}: of one worker");
         let at: BTreeSet<usize> = moves.iter().map(|(at, _)| *at).collect();
@@ -50,12 +50,12 @@ impl Class {
         for (at, to) in moves {
             let tenant = self.tenants[*at];
             assert!(tenant.movable && *to != tenant.worker, "{moves:?}");
-            assert!(rooms.room(*to) >= tenant.load, "{moves:?}: only to where there is room");
-            rooms.give(tenant.worker, tenant.load);
-            rooms.take(*to, tenant.load);
+            assert!(free.room(*to) >= tenant.load, "{moves:?}: only to where there is room");
+            free.give(tenant.worker, tenant.load);
+            free.take(*to, tenant.load);
         }
-        let workers = 0..rooms.len() as u32;
-        let mut fits = workers.filter(|worker| rooms.used(*worker) + self.load <= self.capacity());
+        let workers = 0..free.len() as u32;
+        let mut fits = workers.filter(|worker| free.used(*worker) + self.load <= self.capacity());
         match from.first() {
             Some(from) => assert!(fits.any(|worker| worker == *from), "{moves:?}: there is room"),
             None => assert!(fits.next().is_some(), "there is room"),
@@ -64,18 +64,18 @@ impl Class {
     }
 
     fn capacity(&self) -> Load {
-        self.rooms.capacity()
+        self.free.capacity()
     }
 
     /// The fewest moves and of these the least load, by trying every share of every worker on every
     /// other.
     fn tried(&self) -> Option<(usize, Load)> {
-        let workers = 0..self.rooms.len() as u32;
-        workers.filter_map(|worker| self.tried_on(worker, 0, &self.rooms.clone())).min()
+        let workers = 0..self.free.len() as u32;
+        workers.filter_map(|worker| self.tried_on(worker, 0, &self.free.clone())).min()
     }
 
-    fn tried_on(&self, worker: u32, from: usize, rooms: &Rooms) -> Option<(usize, Load)> {
-        if rooms.used(worker) + self.load <= self.capacity() {
+    fn tried_on(&self, worker: u32, from: usize, free: &FreeCapacity) -> Option<(usize, Load)> {
+        if free.used(worker) + self.load <= self.capacity() {
             return Some((0, Load::ZERO));
         }
         let mut best: Option<(usize, Load)> = None;
@@ -84,12 +84,12 @@ impl Class {
             if tenant.worker != worker || !tenant.movable {
                 continue;
             }
-            let others = (0..rooms.len() as u32).filter(|to| *to != worker);
-            for to in others.filter(|to| rooms.used(*to) + tenant.load <= self.capacity()) {
-                let mut rooms = rooms.clone();
-                rooms.give(worker, tenant.load);
-                rooms.take(to, tenant.load);
-                let rest = self.tried_on(worker, at + 1, &rooms);
+            let others = (0..free.len() as u32).filter(|to| *to != worker);
+            for to in others.filter(|to| free.used(*to) + tenant.load <= self.capacity()) {
+                let mut free = free.clone();
+                free.give(worker, tenant.load);
+                free.take(to, tenant.load);
+                let rest = self.tried_on(worker, at + 1, &free);
                 let all = rest.map(|(moves, load)| (moves + 1, load + tenant.load));
                 best = [best, all].into_iter().flatten().min();
             }
@@ -105,7 +105,7 @@ fn room_is_made_wherever_there_is_a_way_and_with_the_fewest_moves() {
         let mut random = fastrand::Rng::with_seed(seed);
         let workers = random.u32(0..=5);
         let class = Class::random(&mut random, workers, 5);
-        let found = make_room(&class.rooms, &class.tenants, class.load);
+        let found = make_room(&class.free, &class.tenants, class.load);
         let found = found.map(|moves| class.check(&moves));
         assert_eq!(found, class.tried(), "seed {seed}");
         made[found.map_or(3, |(moves, _)| moves.min(2))] += 1;
@@ -118,7 +118,7 @@ fn moves_in_large_classes_leave_no_worker_above_capacity() {
     for seed in 0..100 {
         let mut random = fastrand::Rng::with_seed(seed);
         let class = Class::random(&mut random, 200, 30);
-        if let Some(moves) = make_room(&class.rooms, &class.tenants, class.load) {
+        if let Some(moves) = make_room(&class.free, &class.tenants, class.load) {
             class.check(&moves);
         }
     }

@@ -148,15 +148,15 @@ fn move_share(world: &mut World, name: u32, node: usize, drains: u32) {
     let shares = world.pipelines[&name].shares.as_ref().expect("it is served")[node].clone();
     let Some(at) = shares.iter().position(|share| share.0 == drains) else { return };
     let workers = world.classes[class].workers.clone();
-    let mut rooms = world.rooms();
+    let mut free = world.free();
     let served = shares.iter().map(|share| share.0).chain([drains]);
     for worker in served {
         let index = workers.binary_search(&worker).expect("it is there") as u32;
-        let room = rooms[class].room(index) + milli(1);
-        rooms[class].take(index, room);
+        let room = free[class].room(index) + milli(1);
+        free[class].take(index, room);
     }
     let request = NodeRequest { class, load: milli(shares[at].1), prefers: &[] };
-    if let Ok(placed) = place(&mut rooms, &[request]) {
+    if let Ok(placed) = place(&mut free, &[request]) {
         assert_eq!(placed[0].len(), 1, "a share is within the capacity");
         let part = placed[0][0];
         let pipeline = world.pipelines.get_mut(&name).expect("it is there");
@@ -206,15 +206,15 @@ fn again(world: &World) {
         let nodes = pipeline.classes.iter().zip(had);
         let is_least = |(class, shares): (&usize, &Shares)| {
             let of = &world.classes[*class];
-            let mut rooms = world.used(*class);
-            rooms.values_mut().for_each(|used| *used = of.capacity - *used);
+            let mut free = world.used(*class);
+            free.values_mut().for_each(|used| *used = of.capacity - *used);
             shares
                 .iter()
-                .for_each(|(worker, load)| *rooms.get_mut(worker).expect("it is there") += load);
-            let rooms = rooms.into_values().collect();
+                .for_each(|(worker, load)| *free.get_mut(worker).expect("it is there") += load);
+            let free = free.into_values().collect();
             shares.len() == 1
                 || of.spread == Spread::Even
-                || shares.len() == fewest(rooms, pipeline.load)
+                || shares.len() == fewest(free, pipeline.load)
         };
         if nodes.into_iter().all(is_least) {
             let mut world = world.clone();

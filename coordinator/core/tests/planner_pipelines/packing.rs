@@ -10,7 +10,7 @@
 //! one is more than half full, or the later one's load would have gone to the earlier.
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{NodeRequest, Rooms, needed, place};
+use leasehold_coordinator_core::planner::pipelines::{FreeCapacity, NodeRequest, needed, place};
 
 use crate::milli;
 
@@ -18,13 +18,12 @@ use crate::milli;
 /// workers in use, or none if a load finds no room.
 fn used(capacity: u64, loads: &[u64], workers: usize) -> Option<usize> {
     let empty = vec![milli(0); workers];
-    let mut rooms = [Rooms::new(milli(capacity), Spread::Fewest, empty)];
+    let mut free = [FreeCapacity::new(milli(capacity), Spread::Fewest, empty)];
     let mut loads = loads.to_vec();
     loads.sort_unstable_by(|a, b| b.cmp(a));
     let mut in_use = std::collections::BTreeSet::new();
     for load in loads {
-        let placed =
-            place(&mut rooms, &[NodeRequest { class: 0, load: milli(load), prefers: &[] }]);
+        let placed = place(&mut free, &[NodeRequest { class: 0, load: milli(load), prefers: &[] }]);
         in_use.extend(placed.ok()?[0].iter().map(|part| part.worker));
     }
     Some(in_use.len())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::Spread;
 use leasehold_coordinator_core::planner::pipelines::{
-    CapacityShortage, NodeRequest, Part, Rooms, place,
+    CapacityShortage, FreeCapacity, NodeRequest, Part, place,
 };
 
 use crate::milli;
@@ -52,12 +52,12 @@ impl World {
         used
     }
 
-    pub(crate) fn rooms(&self) -> Vec<Rooms> {
-        let rooms = |(at, class): (usize, &Class)| {
+    pub(crate) fn free(&self) -> Vec<FreeCapacity> {
+        let free = |(at, class): (usize, &Class)| {
             let used = self.used(at).into_values().map(milli).collect();
-            Rooms::new(milli(class.capacity), class.spread, used)
+            FreeCapacity::new(milli(class.capacity), class.spread, used)
         };
-        self.classes.iter().enumerate().map(rooms).collect()
+        self.classes.iter().enumerate().map(free).collect()
     }
 
     /// The pipelines that wait, in the order in which a batch goes.
@@ -92,21 +92,21 @@ impl World {
         let prefers = parts.iter().map(Vec::as_slice);
         let requests: Vec<NodeRequest<'_>> =
             pipeline.classes.iter().zip(prefers).map(request).collect();
-        let before = self.rooms();
-        let mut rooms = before.clone();
-        let placed = place(&mut rooms, &requests);
+        let before = self.free();
+        let mut free = before.clone();
+        let placed = place(&mut free, &requests);
         assert_eq!(place(&mut before.clone(), &requests), placed, "one input, two plans");
         let shortages = self.shortages(&pipeline);
         match placed {
             Err(short) => {
                 assert_eq!(short, shortages, "what is short is counted");
-                assert_eq!(rooms, before, "what does not fit takes nothing");
+                assert_eq!(free, before, "what does not fit takes nothing");
                 false
             }
             Ok(placed) => {
                 assert_eq!(shortages, [], "it fits where there is no room");
                 self.settle(name, &placed);
-                assert_eq!(rooms, self.rooms(), "the rooms are what the shares leave");
+                assert_eq!(free, self.free(), "the free are what the shares leave");
                 self.check(name, parts.iter().all(Vec::is_empty));
                 true
             }
@@ -130,14 +130,14 @@ impl World {
         let short = |(class, of): (usize, &Class)| {
             let nodes = pipeline.classes.iter().filter(|it| **it == class).count() as u64;
             let used = self.used(class).into_values().filter(|used| *used <= of.capacity);
-            let mut rooms = used.map(|used| of.capacity - used);
+            let mut free = used.map(|used| of.capacity - used);
             let workers = if load == 0 {
-                u64::from(nodes > 0 && rooms.next().is_none())
+                u64::from(nodes > 0 && free.next().is_none())
             } else if load <= of.capacity {
-                let places: u64 = rooms.map(|room| room / load).sum();
+                let places: u64 = free.map(|room| room / load).sum();
                 nodes.saturating_sub(places).div_ceil(of.capacity / load)
             } else {
-                (nodes * load).saturating_sub(rooms.sum()).div_ceil(of.capacity)
+                (nodes * load).saturating_sub(free.sum()).div_ceil(of.capacity)
             };
             (workers > 0).then_some(CapacityShortage { class, workers: workers as u32 })
         };
@@ -162,27 +162,27 @@ impl World {
                 continue;
             }
             assert!(shares.iter().all(|share| share.1 > 0), "{shares:?}");
-            let mut rooms: BTreeMap<u32, u64> = self.used(*class);
-            rooms.values_mut().for_each(|used| *used = of.capacity - *used);
+            let mut free: BTreeMap<u32, u64> = self.used(*class);
+            free.values_mut().for_each(|used| *used = of.capacity - *used);
             shares.iter().for_each(|(worker, load)| {
-                *rooms.get_mut(worker).expect("it is there") += load;
+                *free.get_mut(worker).expect("it is there") += load;
             });
             match of.spread {
                 Spread::Fewest => {
-                    let fewest = fewest(rooms.into_values().collect(), pipeline.load);
+                    let fewest = fewest(free.into_values().collect(), pipeline.load);
                     assert_eq!(shares.len(), fewest, "{shares:?}: no worker too many");
                 }
-                Spread::Even if is_fresh => check_even(&rooms, shares),
+                Spread::Even if is_fresh => check_even(&free, shares),
                 Spread::Even => {}
             }
         }
     }
 }
 
-/// How many of the largest rooms take the load.
-pub(crate) fn fewest(mut rooms: Vec<u64>, load: u64) -> usize {
-    rooms.sort_unstable_by(|a, b| b.cmp(a));
-    let sums = rooms.iter().scan(0, |sum, room| {
+/// How many workers with the most room take the load.
+pub(crate) fn fewest(mut free: Vec<u64>, load: u64) -> usize {
+    free.sort_unstable_by(|a, b| b.cmp(a));
+    let sums = free.iter().scan(0, |sum, room| {
         *sum += room;
         Some(*sum)
     });
@@ -190,12 +190,12 @@ pub(crate) fn fewest(mut rooms: Vec<u64>, load: u64) -> usize {
 }
 
 /// No worker has less than another by more than one thousandth, unless its room is used up.
-fn check_even(rooms: &BTreeMap<u32, u64>, shares: &Shares) {
+fn check_even(free: &BTreeMap<u32, u64>, shares: &Shares) {
     let shares: BTreeMap<u32, u64> = shares.iter().copied().collect();
     let most = shares.values().max().copied().unwrap_or(0);
-    for (worker, room) in rooms {
+    for (worker, room) in free {
         let has = shares.get(worker).copied().unwrap_or(0);
-        assert!(has + 1 >= most || has == *room, "{shares:?} of {rooms:?}");
+        assert!(has + 1 >= most || has == *room, "{shares:?} of {free:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{Desired, Pipeline, Rebalance};
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_coordinator_core::planner::pipelines::{NodeRequest, Part, Rooms, place};
+use leasehold_coordinator_core::planner::pipelines::{FreeCapacity, NodeRequest, Part, place};
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
 };
@@ -217,7 +217,7 @@ impl View<'_> {
         let wanted = &desired.pipelines[name];
         let names = classes(desired);
         let mut prefers: BTreeMap<&NodeName, Vec<Part>> = BTreeMap::new();
-        let mut rooms = Vec::new();
+        let mut free = Vec::new();
         for class_name in &names {
             let mut workers = self.living();
             workers.retain(|pod| self.pods[*pod].key.cluster == *class_name);
@@ -237,9 +237,9 @@ impl View<'_> {
                 }
             }
             let class = class_of(desired, class_name).expect("it was listed");
-            rooms.push(Rooms::new(class.capacity, class.spread, used));
+            free.push(FreeCapacity::new(class.capacity, class.spread, used));
         }
-        wishes(wanted, &names, &prefers).is_some_and(|wishes| place(&mut rooms, &wishes).is_ok())
+        wishes(wanted, &names, &prefers).is_some_and(|wishes| place(&mut free, &wishes).is_ok())
     }
 
     /// Whether all shares of a pod find room on others of its class beside all that these have, and
@@ -286,9 +286,9 @@ impl View<'_> {
                 used[worker] += load;
             }
         }
-        let mut rooms = [Rooms::new(class.capacity, class.spread, used)];
+        let mut free = [FreeCapacity::new(class.capacity, class.spread, used)];
         let mut fits = lost.iter().map(|(_, load)| {
-            place(&mut rooms, &[NodeRequest { class: 0, load: *load, prefers: &[] }]).is_ok()
+            place(&mut free, &[NodeRequest { class: 0, load: *load, prefers: &[] }]).is_ok()
         });
         !lost.is_empty() && fits.all(|fits| fits)
     }

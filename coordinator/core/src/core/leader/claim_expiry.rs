@@ -16,7 +16,7 @@ impl Leader {
         let ledger = &self.ledger;
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();
-        let mut held = Vec::new();
+        let mut on_hold = Vec::new();
         let mut over = false;
         let mut unconfirmed = false;
         for claim in ledger.claims(stream) {
@@ -30,9 +30,9 @@ impl Leader {
             match ledger.claim_free_at(claim) {
                 // The end of the hold checks it again.
                 Some(at)
-                    if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() =>
+                    if at <= heard && ledger.hold_of(&claim.worker.cluster, heard).is_some() =>
                 {
-                    held.push(claim.worker.cluster.clone());
+                    on_hold.push(claim.worker.cluster.clone());
                 }
                 Some(at) if at <= heard && !ledger.confirmed_since(at) => unconfirmed = true,
                 Some(at) if at <= heard => over = true,
@@ -40,7 +40,7 @@ impl Leader {
                 Some(_) | None => {}
             }
         }
-        for cluster in held {
+        for cluster in on_hold {
             self.pending_frees.hold_back(cluster, stream.clone());
         }
         for key in lapsing {

@@ -69,7 +69,7 @@ impl Query<'_> {
                 ),
             ])),
         }
-        if let Some((until, worker)) = ledger.held_by(&key.cluster, self.replica.heard) {
+        if let Some((until, worker)) = ledger.hold_of(&key.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
@@ -249,7 +249,7 @@ impl Query<'_> {
             };
             facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
         }
-        if let Some((until, worker)) = ledger.held_by(&view.cluster, self.replica.heard) {
+        if let Some((until, worker)) = ledger.hold_of(&view.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"

@@ -3,14 +3,14 @@
 use leasehold_types::WorkerKey;
 
 use super::clusters::Clusters;
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::ledger::Ledger;
 use crate::observed::Worker;
 
 /// The facts that something is planned from. Nothing is changed through them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
-    pub(super) replica: &'a Replica,
+    pub(super) replica: &'a ReplicaState,
     pub(super) ledger: &'a Ledger,
     pub(super) clusters: &'a Clusters,
 }

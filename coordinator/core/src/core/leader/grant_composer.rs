@@ -14,7 +14,7 @@ use super::facts::Facts;
 use super::grant_rules::GrantRules;
 use super::pipelines::{Pipelines, RouteBudget, SnapshotShare};
 use super::planned_lease::handover;
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::effect::Notice;
 use crate::event::ConnId;
 use crate::ledger::{Ledger, Phase};
@@ -34,7 +34,7 @@ pub(super) enum GrantContent<'a> {
 /// Composes one message. What it grants and revokes is written into the ledger.
 #[derive(Debug)]
 pub(super) struct GrantComposer<'a> {
-    replica: &'a Replica,
+    replica: &'a ReplicaState,
     ledger: &'a mut Ledger,
     clusters: &'a mut Clusters,
     pipelines: &'a mut Pipelines,
@@ -61,7 +61,7 @@ pub(super) struct Composed {
 impl<'a> GrantComposer<'a> {
     /// A message that nothing is written into yet.
     pub(super) fn new(
-        replica: &'a Replica,
+        replica: &'a ReplicaState,
         ledger: &'a mut Ledger,
         clusters: &'a mut Clusters,
         pipelines: &'a mut Pipelines,

@@ -95,8 +95,8 @@ impl<'a> GrantRules<'a> {
     /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let jobs_max = self.facts.clusters.get(cluster)?.spec().jobs_max;
-        let held = self.facts.ledger.held_by(cluster, self.facts.replica.heard).is_some();
-        (!held).then(|| jobs_max.saturating_sub(self.used(cluster)))
+        let on_hold = self.facts.ledger.hold_of(cluster, self.facts.replica.heard).is_some();
+        (!on_hold).then(|| jobs_max.saturating_sub(self.used(cluster)))
     }
 
     /// Slots of a cluster's budget that are taken.

@@ -10,8 +10,8 @@ use crate::desired::Desired;
 impl Leader {
     /// Plans the pipelines that have changed.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
-        let held = self.ledger.held_clusters(self.replica.heard);
-        self.change_pipelines(now, |pipelines, facts| pipelines.plan(held, facts));
+        let on_hold = self.ledger.clusters_on_hold(self.replica.heard);
+        self.change_pipelines(now, |pipelines, facts| pipelines.plan(on_hold, facts));
     }
 
     /// Applies the changes of the desired pipelines and classes.

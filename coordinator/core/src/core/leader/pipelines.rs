@@ -12,6 +12,7 @@ mod class_capacity;
 mod class_views;
 mod explain;
 mod healing;
+mod observation;
 mod phases;
 mod placement;
 mod recovery;
@@ -29,7 +30,7 @@ use leasehold_types::{ClusterName, PipelineName, ShareKey, StreamKey, WorkerKey}
 
 use super::facts::Facts;
 use super::planned_lease::PlannedLease;
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::effect::Notice;
 use crate::ledger::Ledger;
 use crate::view::PipelinePhase;
@@ -59,7 +60,7 @@ pub(super) struct Pipelines {
     /// The waiting pipelines are to be placed again.
     recheck_waiting: bool,
     /// The clusters in which nothing is planned yet.
-    held: BTreeSet<ClusterName>,
+    on_hold: BTreeSet<ClusterName>,
     bindings: ChangedBindings,
     /// What follows from the change that is being made.
     changes: PipelineChanges,
@@ -70,10 +71,10 @@ impl Pipelines {
     /// clusters that are `held`.
     pub(super) fn plan(
         &mut self,
-        held: BTreeSet<ClusterName>,
+        on_hold: BTreeSet<ClusterName>,
         facts: Facts<'_>,
     ) -> PipelineChanges {
-        self.recover_known(held, facts);
+        self.recover_known(on_hold, facts);
         let mut healed = false;
         loop {
             // Moves shares first: a share that its draining worker has given back would count as
@@ -138,7 +139,7 @@ impl Pipelines {
     }
 
     /// A class has changed in a way that pipelines may have waited for.
-    pub(super) fn recheck_class(&mut self, class: &ClusterName, replica: &Replica) {
+    pub(super) fn recheck_class(&mut self, class: &ClusterName, replica: &ReplicaState) {
         self.recheck_waiting |= replica.class(class).is_some();
     }
 
@@ -167,8 +168,8 @@ impl Pipelines {
 
     /// Whether nothing is planned for a pipeline yet, because one of its classes is held.
     fn is_held(&self, name: &PipelineName) -> bool {
-        let state = self.all.get(name).filter(|_| !self.held.is_empty());
-        state.is_some_and(|state| state.classes().any(|class| self.held.contains(class)))
+        let state = self.all.get(name).filter(|_| !self.on_hold.is_empty());
+        state.is_some_and(|state| state.classes().any(|class| self.on_hold.contains(class)))
     }
 
     /// Whether its shares count in the plan.

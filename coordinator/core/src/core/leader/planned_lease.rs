@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_types::{ClusterName, Load, StreamKey, WorkerKey, WorkerName};
 
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::ledger::{Claim, Ledger, Phase};
 
 /// The lease that the plan wants for a stream or share.
@@ -46,7 +46,7 @@ impl PlannedLease<'_> {
 
 /// How long a worker may take to release a stream: the deadline of its set, even if the set is
 /// gone, or for a share that of the worker's own class.
-pub(super) fn handover(stream: &StreamKey, key: &WorkerKey, replica: &Replica) -> Duration {
+pub(super) fn handover(stream: &StreamKey, key: &WorkerKey, replica: &ReplicaState) -> Duration {
     let known = if stream.set.is_shares() {
         replica.class(&key.cluster).map(|class| class.handover_deadline)
     } else {

@@ -10,7 +10,7 @@ use super::Leader;
 use super::facts::Facts;
 use super::pools::{PoolsPlan, pool_facts, takes_jobs};
 use super::sliced_tasks::SlicedTask;
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::planner::pools::{self, PoolFacts, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
@@ -50,7 +50,7 @@ impl Leader {
     /// Plans a cluster's pools as far as the budget goes; returns whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
-        let Replica { avoided, budget, .. } = &mut *self.replica;
+        let ReplicaState { avoided, budget, .. } = &mut *self.replica;
         match cluster.plan_pools(name, &self.ledger, avoided, budget) {
             PoolsPlan::Unchanged => true,
             PoolsPlan::Unfinished => false,

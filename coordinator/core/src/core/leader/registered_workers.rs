@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leasehold_types::{Moment, WorkerKey};
 
 use super::timers::{Timer, Timers};
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::exposure::Entry;
 use crate::ledger::Ledger;
 
@@ -24,7 +24,7 @@ pub(in crate::core) fn is_passed_on(
 pub(in crate::core) fn enter(
     ledger: &mut Ledger,
     timers: &mut Timers,
-    replica: &Replica,
+    replica: &ReplicaState,
     (key, entry): (&WorkerKey, &Entry),
     now: Moment,
 ) {

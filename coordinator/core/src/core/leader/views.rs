@@ -12,7 +12,7 @@ use leasehold_types::{
 use super::Query;
 use super::agent_rules::identity_of_holder;
 use crate::core::Core;
-use crate::core::replica::{Replica, SetState, StreamSlot};
+use crate::core::replica::{ReplicaState, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
@@ -216,7 +216,7 @@ impl Core {
     }
 }
 
-impl Replica {
+impl ReplicaState {
     /// A cluster, with the facts that every replica knows.
     fn cluster_view(&self, name: &ClusterName, spec: &Cluster) -> ClusterView {
         let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
@@ -250,7 +250,7 @@ impl Query<'_> {
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
     fn is_cluster_held(&self, name: &ClusterName) -> bool {
-        self.ledger.held_by(name, self.replica.heard).is_some()
+        self.ledger.hold_of(name, self.replica.heard).is_some()
     }
 
     /// The other agent that wants a worker's name, if it was refused lately.
@@ -291,7 +291,7 @@ impl Query<'_> {
             view.streams_owned += self.owned_streams(set_name);
         }
         let ledger = self.ledger;
-        view.held = ledger.held_by(name, self.replica.heard).map(|(until, worker)| {
+        view.held = ledger.hold_of(name, self.replica.heard).map(|(until, worker)| {
             let left = until.since(now).as_secs_f64();
             format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
         });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Replica, StreamSlot};
+use super::{ReplicaState, StreamSlot};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
@@ -63,7 +63,7 @@ impl Garbage {
     }
 }
 
-impl Replica {
+impl ReplicaState {
     /// Drops a part of the garbage, as far as the budget goes.
     pub(super) fn drop_garbage(&mut self) {
         while self.budget.is_left() && !self.garbage.is_empty() {

@@ -10,7 +10,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, SetName};
 
 use super::position_index::PositionIndex;
-use super::{Replica, SetState, StreamSlot};
+use super::{ReplicaState, SetState, StreamSlot};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Desired, Mode, StreamSet};
 
@@ -52,7 +52,7 @@ pub(in crate::core) struct ManifestChange {
     pub(in crate::core) gone: Vec<(SetName, Duration)>,
 }
 
-impl Replica {
+impl ReplicaState {
     /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
     /// put in force at once.
     pub(in crate::core) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {

@@ -52,7 +52,7 @@ pub fn needed(capacity: Load, loads: impl IntoIterator<Item = Load>) -> u32 {
     assert!(capacity > Load::ZERO, "a class has a capacity");
     let mut counts = BTreeMap::<Load, u64>::new();
     loads.into_iter().for_each(|load| *counts.entry(load).or_default() += 1);
-    let mut packing = Packing { capacity: capacity.milli(), workers: 0, rooms: BTreeMap::new() };
+    let mut packing = Packing { capacity: capacity.milli(), workers: 0, free: BTreeMap::new() };
     for (load, count) in counts.iter().rev() {
         let (whole, rest) = match load.milli() {
             milli if milli > packing.capacity => {
@@ -127,7 +127,7 @@ struct Packing {
     capacity: u64,
     workers: u64,
     /// The number of workers by their exact room.
-    rooms: BTreeMap<u64, u64>,
+    free: BTreeMap<u64, u64>,
 }
 
 impl Packing {
@@ -135,11 +135,11 @@ impl Packing {
     /// before the next larger one is touched.
     fn add(&mut self, load: u64, mut count: u64) {
         while count > 0 {
-            let (room, workers) = self.rooms.range(load..).next().map_or(
+            let (room, workers) = self.free.range(load..).next().map_or(
                 (self.capacity, count.div_ceil(self.capacity / load)),
                 |(room, workers)| (*room, *workers),
             );
-            if self.rooms.remove(&room).is_none() {
+            if self.free.remove(&room).is_none() {
                 self.workers += workers;
             }
             let each = room / load;
@@ -158,7 +158,7 @@ impl Packing {
 
     fn put(&mut self, room: u64, workers: u64) {
         if workers > 0 && room > 0 {
-            *self.rooms.entry(room).or_default() += workers;
+            *self.free.entry(room).or_default() += workers;
         }
     }
 }

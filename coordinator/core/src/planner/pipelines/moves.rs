@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::Load;
 
-use super::Rooms;
+use super::FreeCapacity;
 
 /// The most steps of the search over one worker's shares for one number of moves: some
 /// milliseconds.
@@ -21,7 +21,7 @@ const STEPS_ALL_MAX: u32 = 200_000;
 /// A share of a worker, which may be movable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovableShare {
-    /// The worker that has it; its load is among what the rooms count as used.
+    /// The worker that has it; its load counts as used.
     pub worker: u32,
     /// Its load.
     pub load: Load,
@@ -34,21 +34,25 @@ pub struct MovableShare {
 /// list if there is room already; none if no such moves were found, and for a load above the
 /// capacity, which can be cut to use any room.
 #[must_use]
-pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<Vec<(usize, u32)>> {
-    if load > rooms.capacity() {
+pub fn make_room(
+    free: &FreeCapacity,
+    shares: &[MovableShare],
+    load: Load,
+) -> Option<Vec<(usize, u32)>> {
+    if load > free.capacity() {
         return None;
     }
-    if rooms.best_fit(load).is_some() {
+    if free.best_fit(load).is_some() {
         return Some(Vec::new());
     }
-    let sources = sources(rooms, shares, load);
+    let sources = sources(free, shares, load);
     let most = sources.iter().map(|source| source.shares.len()).max().unwrap_or(0);
     let mut steps = STEPS_ALL_MAX;
     for moves in 1..=most {
         let mut best: Option<FoundMoves> = None;
         for source in sources.iter().filter(|source| source.may_suffice(moves)) {
             let mut search =
-                MoveSearch::new(rooms, source, moves, best.as_ref().map(|found| found.load));
+                MoveSearch::new(free, source, moves, best.as_ref().map(|found| found.load));
             search.steps = steps.min(STEPS_MAX);
             steps -= search.steps;
             search.run();
@@ -79,12 +83,12 @@ impl Source {
     }
 }
 
-fn sources(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Vec<Source> {
-    let all: Load = rooms.largest().map(|(room, _)| room).sum();
-    let mut sources: Vec<Source> = (0..rooms.len())
+fn sources(free: &FreeCapacity, shares: &[MovableShare], load: Load) -> Vec<Source> {
+    let all: Load = free.largest().map(|(room, _)| room).sum();
+    let mut sources: Vec<Source> = (0..free.len())
         .map(|worker| u32::try_from(worker).expect("workers are counted in u32"))
         .map(|worker| {
-            let lack = (rooms.used(worker) + load).saturating_sub(rooms.capacity());
+            let lack = (free.used(worker) + load).saturating_sub(free.capacity());
             Source { worker, lack, shares: Vec::new() }
         })
         .collect();
@@ -94,7 +98,7 @@ fn sources(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Vec<Source> {
         }
     }
     // The shares that move need as much room elsewhere as they leave here.
-    sources.retain(|source| source.lack + rooms.room(source.worker) <= all);
+    sources.retain(|source| source.lack + free.room(source.worker) <= all);
     sources.iter_mut().for_each(|source| source.shares.sort_by_key(|(_, load)| Reverse(*load)));
     sources
 }
@@ -107,7 +111,7 @@ struct FoundMoves {
 
 /// The search among one worker's shares.
 struct MoveSearch<'a> {
-    rooms: &'a Rooms,
+    free: &'a FreeCapacity,
     source: &'a Source,
     moves: usize,
     /// Only moves of less load than this are an improvement.
@@ -123,11 +127,11 @@ struct MoveSearch<'a> {
 }
 
 impl<'a> MoveSearch<'a> {
-    fn new(rooms: &'a Rooms, source: &'a Source, moves: usize, below: Option<Load>) -> Self {
-        let others = rooms.largest().filter(|(_, worker)| *worker != source.worker);
+    fn new(free: &'a FreeCapacity, source: &'a Source, moves: usize, below: Option<Load>) -> Self {
+        let others = free.largest().filter(|(_, worker)| *worker != source.worker);
         let others = others.take(moves).collect();
         let (chosen, chosen_load) = (Vec::with_capacity(moves), Load::ZERO);
-        Self { rooms, source, moves, below, others, chosen, chosen_load, steps: 0, found: None }
+        Self { free, source, moves, below, others, chosen, chosen_load, steps: 0, found: None }
     }
 
     fn run(&mut self) {
@@ -216,8 +220,8 @@ impl<'a> MoveSearch<'a> {
         let mut rooms_left: BTreeMap<u32, Load> = BTreeMap::new();
         for (share, load, _) in chosen {
             let is_new = |to: &u32| *to != self.source.worker && !rooms_left.contains_key(to);
-            let fresh = self.rooms.with_room_for(*load).find(is_new);
-            let fresh = fresh.map(|worker| (self.rooms.room(worker), worker));
+            let fresh = self.free.with_room_for(*load).find(is_new);
+            let fresh = fresh.map(|worker| (self.free.room(worker), worker));
             let used = rooms_left.iter().map(|(worker, room)| (*room, *worker));
             let (room, worker) = used.filter(|(room, _)| room >= load).chain(fresh).min()?;
             rooms_left.insert(worker, room - *load);
@@ -248,7 +252,7 @@ mod tests {
             shares.iter().map(share)
         });
         let shares: Vec<MovableShare> = shares.collect();
-        make_room(&Rooms::new(load(10), Spread::Fewest, used), &shares, load(documents))
+        make_room(&FreeCapacity::new(load(10), Spread::Fewest, used), &shares, load(documents))
     }
 
     #[test]
@@ -267,12 +271,12 @@ mod tests {
 
     #[test]
     fn a_share_that_may_not_move_stays() {
-        let rooms = Rooms::new(load(10), Spread::Fewest, vec![load(6), load(6)]);
+        let free = FreeCapacity::new(load(10), Spread::Fewest, vec![load(6), load(6)]);
         let share =
             |worker, documents, movable| MovableShare { worker, load: load(documents), movable };
         let shares = |movable| [share(0, 4, movable), share(0, 2, true), share(1, 6, false)];
-        assert_eq!(make_room(&rooms, &shares(false), load(6)), Some(vec![(1, 1)]));
-        assert_eq!(make_room(&rooms, &shares(false), load(7)), None);
-        assert_eq!(make_room(&rooms, &shares(true), load(7)), Some(vec![(0, 1)]));
+        assert_eq!(make_room(&free, &shares(false), load(6)), Some(vec![(1, 1)]));
+        assert_eq!(make_room(&free, &shares(false), load(7)), None);
+        assert_eq!(make_room(&free, &shares(true), load(7)), Some(vec![(0, 1)]));
     }
 }

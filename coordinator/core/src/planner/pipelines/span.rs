@@ -1,55 +1,55 @@
 //! Loads above one worker's capacity: how they are cut, and how many more workers they need.
 //!
-//! Invariant: with `Spread::Fewest` a node spans as few workers as the rooms allow, even if it
-//! keeps parts that it has.
+//! Invariant: with `Spread::Fewest` a node spans as few workers as the free capacity allows, even if
+//! it keeps parts that it has.
 //!
-//! `Fewest`: fills the largest rooms, and gives the rest to the least room that is enough. `Even`:
-//! uses every worker with room, in equal parts as far as their room allows.
+//! `Fewest`: fills the workers with the most room, and gives the rest to the least room that is
+//! enough. `Even`: uses every worker with room, in equal parts as far as their room allows.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use leasehold_types::{Load, limits};
 
-use super::{Part, Rooms};
+use super::{FreeCapacity, Part};
 use crate::desired::Spread;
 
 /// The parts of a node that it could keep, the largest first: those that still fit and whose sum is
 /// within the load. With `Even` all of them or none.
-pub(super) fn keepable(rooms: &Rooms, load: Load, prefers: &[Part]) -> Vec<Part> {
+pub(super) fn keepable(free: &FreeCapacity, load: Load, prefers: &[Part]) -> Vec<Part> {
     let mut parts = prefers.to_vec();
     parts.sort_unstable_by_key(|part| (Reverse(part.load), part.worker));
     let (mut seen, mut kept) = (BTreeSet::new(), Load::ZERO);
     parts.retain(|part| {
         let keep = part.load > Load::ZERO
             && kept + part.load <= load
-            && rooms.takes(part.worker, part.load)
+            && free.takes(part.worker, part.load)
             && seen.insert(part.worker);
         if keep {
             kept += part.load;
         }
         keep
     });
-    if rooms.spread() == Spread::Even && kept < load {
+    if free.spread() == Spread::Even && kept < load {
         parts.clear();
     }
     parts
 }
 
-/// Cuts the load and keeps as many of the `keepable` parts as possible; none if the rooms are too
-/// small or too many would be needed.
-pub(super) fn cut(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
-    match rooms.spread() {
-        Spread::Fewest => cut_fewest(rooms, load, keepable),
+/// Cuts the load and keeps as many of the `keepable` parts as possible; none if the free capacity is
+/// too small, or too many workers would be needed.
+pub(super) fn cut(free: &FreeCapacity, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
+    match free.spread() {
+        Spread::Fewest => cut_fewest(free, load, keepable),
         Spread::Even if !keepable.is_empty() => Some(keepable.to_vec()),
-        Spread::Even => cut_even(rooms, load),
+        Spread::Even => cut_even(free, load),
     }
 }
 
 /// How many more empty workers are enough for a load that fits nowhere. A node that may not span
 /// that many never fits; then the error is its load divided by the capacity.
-pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
-    let capacity = rooms.capacity();
+pub(super) fn missing(free: &FreeCapacity, load: Load) -> Result<usize, u64> {
+    let capacity = free.capacity();
     if load <= capacity {
         return Ok(1);
     }
@@ -58,11 +58,11 @@ pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
     if whole > most as u64 {
         return Err(whole);
     }
-    // A node may use `more` empty workers and the largest present rooms, up to the most workers
-    // that it may span.
+    // A node may use `more` empty workers and the present ones with the most room, up to the most
+    // workers that it may span.
     let mut rest = load;
     let mut lacks = vec![rest];
-    for (room, _) in rooms.largest().take(most) {
+    for (room, _) in free.largest().take(most) {
         rest = rest.saturating_sub(room);
         lacks.push(rest);
     }
@@ -73,14 +73,14 @@ pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
     Ok((1..=most).find(enough).expect("as many empty workers as it comes to would do"))
 }
 
-fn cut_fewest(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
-    let fewest = count(rooms, load, &BTreeSet::new())?;
+fn cut_fewest(free: &FreeCapacity, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
+    let fewest = count(free, load, &BTreeSet::new())?;
     // Without its last kept part a node can still give that worker the same load. So if some parts
     // can be kept, so can fewer of them, and a binary search is valid.
     let (mut low, mut high) = (0, keepable.len().min(fewest));
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        if spans(rooms, load, &keepable[..middle]).is_some_and(|spans| spans <= fewest) {
+        if spans(free, load, &keepable[..middle]).is_some_and(|spans| spans <= fewest) {
             low = middle;
         } else {
             high = middle - 1;
@@ -92,40 +92,40 @@ fn cut_fewest(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>>
     if rest == Load::ZERO {
         return Some(parts);
     }
-    let wholes = count(rooms, rest, &keeps)?.saturating_sub(1);
-    let others = rooms.largest().filter(|(_, worker)| !keeps.contains(worker));
+    let wholes = count(free, rest, &keeps)?.saturating_sub(1);
+    let others = free.largest().filter(|(_, worker)| !keeps.contains(worker));
     for (room, worker) in others.take(wholes) {
         parts.push(Part { worker, load: room });
         rest -= room;
     }
     let taken = workers(&parts);
-    let last = rooms.with_room_for(rest).find(|worker| !taken.contains(worker))?;
+    let last = free.with_room_for(rest).find(|worker| !taken.contains(worker))?;
     parts.push(Part { worker: last, load: rest });
     Some(parts)
 }
 
 /// How many workers a node spans if it keeps these parts.
-fn spans(rooms: &Rooms, load: Load, keeps: &[Part]) -> Option<usize> {
-    let others = count(rooms, load - sum(keeps), &workers(keeps))?;
+fn spans(free: &FreeCapacity, load: Load, keeps: &[Part]) -> Option<usize> {
+    let others = count(free, load - sum(keeps), &workers(keeps))?;
     Some(keeps.len() + others)
 }
 
 /// The fewest workers outside of `but` that can take the load; none if a node may not span that
 /// many.
-fn count(rooms: &Rooms, load: Load, but: &BTreeSet<u32>) -> Option<usize> {
-    let others = rooms.largest().filter(|(_, worker)| !but.contains(worker));
+fn count(free: &FreeCapacity, load: Load, but: &BTreeSet<u32>) -> Option<usize> {
+    let others = free.largest().filter(|(_, worker)| !but.contains(worker));
     let mut rest = load;
-    let mut rooms = others.take(limits::SHARES_PER_NODE_MAX).map(|(room, _)| room);
+    let mut free = others.take(limits::SHARES_PER_NODE_MAX).map(|(room, _)| room);
     let mut count = 0;
     while rest > Load::ZERO {
-        rest = rest.saturating_sub(rooms.next()?);
+        rest = rest.saturating_sub(free.next()?);
         count += 1;
     }
     Some(count)
 }
 
-fn cut_even(rooms: &Rooms, load: Load) -> Option<Vec<Part>> {
-    let mut open: Vec<_> = rooms.largest().take(limits::SHARES_PER_NODE_MAX).collect();
+fn cut_even(free: &FreeCapacity, load: Load) -> Option<Vec<Part>> {
+    let mut open: Vec<_> = free.largest().take(limits::SHARES_PER_NODE_MAX).collect();
     if open.iter().map(|(room, _)| *room).sum::<Load>() < load {
         return None;
     }

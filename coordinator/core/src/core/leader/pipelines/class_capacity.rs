@@ -6,7 +6,7 @@ use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 use super::Pipelines;
 use crate::core::leader::facts::Facts;
 use crate::desired::{Class, Rebalance};
-use crate::planner::pipelines::{CapacityShortage, NodeRequest, Part, Rooms, place};
+use crate::planner::pipelines::{CapacityShortage, FreeCapacity, NodeRequest, Part, place};
 
 /// Classes with the room of their workers.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct ClassCapacity {
     pub(super) workers: Vec<Vec<WorkerName>>,
     /// Those of each class that get nothing new while others have room, as indices.
     avoided: Vec<Vec<u32>>,
-    pub(super) rooms: Vec<Rooms>,
+    pub(super) free: Vec<FreeCapacity>,
     pub(super) rebalances: Vec<bool>,
 }
 
@@ -48,7 +48,7 @@ impl Pipelines {
             classes: Vec::new(),
             workers: Vec::new(),
             avoided: Vec::new(),
-            rooms: Vec::new(),
+            free: Vec::new(),
             rebalances: Vec::new(),
         };
         for name in names {
@@ -60,7 +60,11 @@ impl Pipelines {
             let is_avoided = |worker: &WorkerName| facts.replica.avoided.contains(&key(worker));
             let avoided = (0..).zip(&workers).filter(|(_, worker)| is_avoided(worker));
             class_capacity.avoided.push(avoided.map(|(at, _)| at).collect());
-            class_capacity.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
+            class_capacity.free.push(FreeCapacity::new(
+                class.capacity,
+                class.spread,
+                used.collect(),
+            ));
             class_capacity.rebalances.push(rebalances(class));
             class_capacity.workers.push(workers);
             class_capacity.classes.push(name);
@@ -89,7 +93,7 @@ impl ClassCapacity {
     pub(super) fn give(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
         let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
         if let Some((class, worker)) = at {
-            self.rooms[class].give(worker, load);
+            self.free[class].give(worker, load);
         }
     }
 
@@ -97,7 +101,7 @@ impl ClassCapacity {
     pub(super) fn take(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
         let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
         if let Some((class, worker)) = at {
-            self.rooms[class].take(worker, load);
+            self.free[class].take(worker, load);
         }
     }
 
@@ -134,7 +138,7 @@ impl ClassCapacity {
             .collect();
         let placed = match self.place_elsewhere(&nodes) {
             Some(placed) => placed,
-            None => place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?,
+            None => place(&mut self.free, &nodes).map_err(|short| self.waits(&short))?,
         };
         let named = |(class, parts): (&usize, Vec<Part>)| {
             let name = |part: Part| (self.workers[*class][part.worker as usize].clone(), part.load);
@@ -152,15 +156,15 @@ impl ClassCapacity {
                 let here = nodes.iter().filter(|node| node.class == class);
                 let kept = here.flat_map(|node| node.prefers).filter(|part| part.worker == worker);
                 let kept: Load = kept.map(|part| part.load).sum();
-                closed.push((class, worker, self.rooms[class].room(worker).saturating_sub(kept)));
+                closed.push((class, worker, self.free[class].room(worker).saturating_sub(kept)));
             }
         }
         if closed.is_empty() {
             return None;
         }
-        closed.iter().for_each(|(class, worker, load)| self.rooms[*class].take(*worker, *load));
-        let placed = place(&mut self.rooms, nodes).ok();
-        closed.iter().for_each(|(class, worker, load)| self.rooms[*class].give(*worker, *load));
+        closed.iter().for_each(|(class, worker, load)| self.free[*class].take(*worker, *load));
+        let placed = place(&mut self.free, nodes).ok();
+        closed.iter().for_each(|(class, worker, load)| self.free[*class].give(*worker, *load));
         placed
     }
 

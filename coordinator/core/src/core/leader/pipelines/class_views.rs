@@ -8,7 +8,7 @@ use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName
 use super::Pipelines;
 use super::class_capacity::ClassCapacity;
 use crate::core::leader::Query;
-use crate::core::{Core, Replica};
+use crate::core::{Core, ReplicaState};
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -48,7 +48,7 @@ impl Core {
     }
 }
 
-impl Replica {
+impl ReplicaState {
     /// The load of every node that each class must process.
     fn loads(&self) -> BTreeMap<ClusterName, Vec<Load>> {
         let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
@@ -110,8 +110,8 @@ impl Query<'_> {
         workers.sort_by_cached_key(|worker| {
             (self.planned_load(class, worker), Reverse(worker.clone()))
         });
-        let all = 0..class_capacity.rooms[at].len() as u32;
-        let mut room: Load = all.map(|worker| class_capacity.rooms[at].room(worker)).sum();
+        let all = 0..class_capacity.free[at].len() as u32;
+        let mut room: Load = all.map(|worker| class_capacity.free[at].room(worker)).sum();
         let mut spared = Vec::new();
         let mut tried = 0;
         // Shares that came from workers that are counted as removable already.
@@ -120,7 +120,7 @@ impl Query<'_> {
             let Some(own) = class_capacity.worker_at(at, &worker) else { continue };
             // The next workers have more load, for which there is no room either.
             let (load, own) =
-                (self.planned_load(class, &worker), class_capacity.rooms[at].room(own));
+                (self.planned_load(class, &worker), class_capacity.free[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
             }
@@ -179,8 +179,8 @@ impl Pipelines {
         waiting
     }
 
-    /// Takes a worker out of the rooms, and returns where each of its shares would go. None if a
-    /// share fits nowhere; then the rooms are as before.
+    /// Takes a worker out of its class, and returns where each of its shares would go. None if a
+    /// share fits nowhere; then the free capacity is as before.
     pub(super) fn move_all_from(
         &self,
         worker: &WorkerName,
@@ -204,7 +204,7 @@ impl Pipelines {
 }
 
 /// All classes, by name; with what only a leader knows, where there is one.
-pub(super) fn class_views(replica: &Replica, query: Option<Query<'_>>) -> Vec<ClassView> {
+pub(super) fn class_views(replica: &ReplicaState, query: Option<Query<'_>>) -> Vec<ClassView> {
     let views = replica
         .loads()
         .into_iter()

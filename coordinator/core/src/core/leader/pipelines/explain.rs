@@ -30,8 +30,8 @@ impl Query<'_> {
         let spec = self.replica.desired.pipelines.get(name)?;
         let classes: BTreeSet<_> = spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let held = self.ledger.held_by(class, self.replica.heard);
-            if let Some((until, worker)) = held {
+            let hold = self.ledger.hold_of(class, self.replica.heard);
+            if let Some((until, worker)) = hold {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(
                     "nothing is planned in class {class} before {worker} reports, for at most \
@@ -129,8 +129,8 @@ impl Query<'_> {
             return format!("no manifest defines class {name}");
         };
         let class_capacity = self.pipelines.class_capacity([name].into_iter(), self.facts());
-        let rooms = &class_capacity.rooms[0];
-        let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
+        let free = &class_capacity.free[0];
+        let mut left: Vec<_> = (0..free.len() as u32).map(|at| (free.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
             format!("{} has room for {room}", class_capacity.workers[0][*at as usize])

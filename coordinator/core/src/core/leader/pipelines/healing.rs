@@ -133,7 +133,7 @@ impl Pipelines {
         }
     }
 
-    /// Chooses a Broken pipeline's workers in rooms in which its outstanding shares count as used.
+    /// Chooses a Broken pipeline's workers where its outstanding shares count as used.
     fn place_healed(
         &self,
         name: &PipelineName,

@@ -281,7 +281,7 @@ fn shares_of(
 }
 
 /// Places some of a running pipeline's nodes again, in the room that they have now and in all free
-/// room. Leaves the rooms as they were where the nodes do not fit.
+/// room. Leaves the free capacity as it was where the nodes do not fit.
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,

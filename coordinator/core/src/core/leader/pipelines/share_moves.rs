@@ -19,11 +19,11 @@ const FULL: Load = Load::MAX;
 impl Pipelines {
     /// Plans each share of draining workers on another worker. Where there is no room, it stays.
     pub(super) fn move_shares_of_draining(&mut self, facts: Facts<'_>) {
-        // One set of rooms serves all draining workers of a class, because none of them is in it.
+        // One `ClassCapacity` serves all draining workers of a class: none of them is in it.
         let mut known: Option<(ClusterName, ClassCapacity)> = None;
         for key in self.draining.clone() {
             let class = &key.cluster;
-            if self.held.contains(class) || self.shares.of(&key).is_none() {
+            if self.on_hold.contains(class) || self.shares.of(&key).is_none() {
                 continue;
             }
             let (_, class_capacity) = match known.take() {
@@ -78,10 +78,10 @@ impl Pipelines {
             let class =
                 trial.class_at(&request.class).filter(|_| trial.rebalances(&request.class))?;
             let (shares, tenants) = self.tenants(&request.class, class, &trial, &moves);
-            for (tenant, to) in make_room(&trial.rooms[class], &tenants, request.load)? {
+            for (tenant, to) in make_room(&trial.free[class], &tenants, request.load)? {
                 let MovableShare { worker, load, .. } = tenants[tenant];
-                trial.rooms[class].give(worker, load);
-                trial.rooms[class].take(to, load);
+                trial.free[class].give(worker, load);
+                trial.free[class].take(to, load);
                 let to = trial.workers[class][to as usize].clone();
                 moves.push((shares[tenant].clone(), request.class.clone(), to));
             }

@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::core::leader::Query;
 use crate::core::leader::clusters::Clusters;
 use crate::core::leader::facts::Facts;
-use crate::core::replica::Replica;
+use crate::core::replica::ReplicaState;
 use crate::desired::Desired;
 use crate::ledger::Ledger;
 use crate::observed::Worker;
@@ -44,7 +44,7 @@ pub struct PipelinesWhatIf {
 /// The classes and pipelines of a leader that are copied so far.
 #[derive(Clone, Debug)]
 struct PipelinesCopy {
-    replica: Replica,
+    replica: ReplicaState,
     ledger: Ledger,
     clusters: Clusters,
     pipelines: Pipelines,
@@ -98,7 +98,7 @@ impl Core {
 
 impl Query<'_> {
     fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> PipelinesWhatIf {
-        let mut replica = Replica::new(self.replica.config);
+        let mut replica = ReplicaState::new(self.replica.config);
         replica.desired = self.replica.desired.clone();
         replica.heard = self.replica.heard;
         replica.avoided = Arc::clone(&self.replica.avoided);
@@ -111,7 +111,10 @@ impl Query<'_> {
             ledger: Ledger::new(epoch, self.replica.heard, self.ledger.bounds),
             replica,
             clusters: self.clusters.without_workers(is_class),
-            pipelines: Pipelines { held: self.pipelines.held.clone(), ..Pipelines::default() },
+            pipelines: Pipelines {
+                on_hold: self.pipelines.on_hold.clone(),
+                ..Pipelines::default()
+            },
         };
         PipelinesWhatIf {
             epoch,
@@ -311,8 +314,8 @@ impl PipelinesWhatIf {
             self.joining.iter().for_each(|key| copy.join(key, now));
             self.leaving.iter().for_each(|key| copy.drain(key));
         }
-        let held = copy.pipelines.held.clone();
-        copy.change(|pipelines, facts| pipelines.plan(held, facts));
+        let on_hold = copy.pipelines.on_hold.clone();
+        copy.change(|pipelines, facts| pipelines.plan(on_hold, facts));
         // One pass heals only some of the Broken pipelines.
         if !copy.pipelines.is_healed() || copy.serve_all() {
             return false;

@@ -7,7 +7,7 @@ use leasehold_types::{ClusterName, Moment, SetName};
 use super::{Range, SetState, Stage, StreamPlan};
 use crate::core::leader::clusters::Clusters;
 use crate::core::leader::facts::Facts;
-use crate::core::replica::{PlannedWorker, Replica};
+use crate::core::replica::{PlannedWorker, ReplicaState};
 use crate::ledger::Ledger;
 use crate::planner::streams::{Placement, Unplaced};
 
@@ -27,7 +27,7 @@ impl StreamPlan {
     pub(super) fn apply_slice(
         &mut self,
         most: usize,
-        replica: &mut Replica,
+        replica: &mut ReplicaState,
         ledger: &Ledger,
         clusters: &Clusters,
         now: Moment,

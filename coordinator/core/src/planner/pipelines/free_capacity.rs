@@ -10,7 +10,7 @@ use crate::desired::Spread;
 
 /// A class with the room of each usable worker; workers are indices in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rooms {
+pub struct FreeCapacity {
     capacity: Load,
     spread: Spread,
     used: Vec<Load>,
@@ -18,7 +18,7 @@ pub struct Rooms {
     index: BTreeSet<(Load, u32)>,
 }
 
-impl Rooms {
+impl FreeCapacity {
     /// A class whose workers have these loads. A worker with more than the capacity (which was
     /// lowered) takes nothing, not even a load of 0.
     ///
@@ -27,8 +27,8 @@ impl Rooms {
     #[must_use]
     pub fn new(capacity: Load, spread: Spread, used: Vec<Load>) -> Self {
         assert!(capacity > Load::ZERO, "a class has a capacity");
-        let rooms = (0..).zip(&used).filter(|(_, used)| **used <= capacity);
-        let index = rooms.map(|(worker, used)| (capacity - *used, worker)).collect();
+        let free = (0..).zip(&used).filter(|(_, used)| **used <= capacity);
+        let index = free.map(|(worker, used)| (capacity - *used, worker)).collect();
         Self { capacity, spread, used, index }
     }
 
