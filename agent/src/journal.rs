@@ -442,4 +442,5 @@ fn damaged_path(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
+#[path = "journal_tests.rs"]
 mod tests;

@@ -33,9 +33,9 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these targets every second and evaluates the shipped alerts as often,
-    /// each without the time that it waits; or notes that `what` is left out because Prometheus is
-    /// not installed.
+    /// Starts one that scrapes these targets every second and evaluates the shipped alerts as
+    /// often, each without the time that it waits; or notes that `what` is left out because
+    /// Prometheus is not installed.
     ///
     /// # Panics
     /// If it cannot be started, or if it is not installed and `CI=true`.

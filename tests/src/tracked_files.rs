@@ -86,7 +86,8 @@ fn without_tests(text: &str) -> String {
 /// Whether only tests use this file: its parent declares it under `#[cfg(test)]`.
 #[must_use]
 pub fn is_test_file(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+    let is_beside = path.to_str().is_some_and(|path| path.ends_with("_tests.rs"));
+    is_beside || path.components().any(|part| part.as_os_str() == "tests")
 }
 
 /// [`sources`] of every package below `folder`.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use tests::toolbox;
 use tests::tracked_files::{has_extension, is_generated, text, tracked};
 
 const FILE_LINES_MAX: usize = 600;
@@ -29,6 +30,10 @@ fn file_problems(path: &Path, text: &str) -> Vec<String> {
     if VAGUE_NAMES.contains(&stem) {
         wrong.push(format!("{shown}: name it after a noun of the domain"));
     }
+    // A module of several files of tests has a folder beside it.
+    if stem == "tests" && !toolbox::root().join(path.with_extension("")).is_dir() {
+        wrong.push(format!("{shown}: name it after the file that it tests, `<file>_tests.rs`"));
+    }
     wrong
 }
 
@@ -54,6 +59,7 @@ fn the_rules_find_planted_violations() {
     let long = format!("//! .\n{}", "\n".repeat(FILE_LINES_MAX));
     assert_eq!(file_problems(Path::new("utils.rs"), &long).len(), 3);
     assert_eq!(file_problems(Path::new("ledger.rs"), "fn a() {}\n").len(), 1);
+    assert_eq!(file_problems(Path::new("ledger/tests.rs"), purpose).len(), 1);
     assert_eq!(long_lines(&format!("a\n{}\n", "b".repeat(LINE_CHARS_MAX + 1))), [2]);
     assert_eq!(machine_paths(concat!("a\n", "/", "home/b\n")), [2]);
 }

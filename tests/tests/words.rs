@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use tests::tracked_files::{has_extension, text, tracked};
 
 /// Words that are not used, and those that are used in their place.
-const REPLACED: [(&str, &str); 34] = [
+const REPLACED: [(&str, &str); 36] = [
     ("as far as anyone can know", "upper bound"),
     ("asked back", "revoked"),
     ("asks back", "revokes"),
     ("attend", "handle sender"),
     ("beats behind", "ticks behind"),
     ("binding lease", "share lease"),
-    ("class rooms", "class capacity"),
+    ("another life", "another account"),
+    ("held clusters", "clusters on hold"),
+    ("rooms", "free capacity"),
     ("cling", "keep"),
     ("clings", "keeps"),
     ("keeper", "owner"),

@@ -205,4 +205,5 @@ fn steps_of(field: &str) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
+#[path = "manifests_tests.rs"]
 mod tests;

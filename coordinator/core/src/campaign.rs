@@ -395,4 +395,5 @@ impl Lead {
 }
 
 #[cfg(test)]
+#[path = "campaign_tests.rs"]
 mod tests;

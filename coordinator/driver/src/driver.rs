@@ -10,6 +10,7 @@ mod read_watermark;
 mod requests;
 mod sessions;
 #[cfg(test)]
+#[path = "driver_tests.rs"]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};

@@ -11,6 +11,7 @@ mod source_watch;
 mod watch_health;
 
 #[cfg(test)]
+#[path = "desired_tests.rs"]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -279,4 +279,5 @@ impl State {
 }
 
 #[cfg(test)]
+#[path = "state_tests.rs"]
 mod tests;

@@ -123,7 +123,10 @@ impl Finding {
     }
 
     fn json(&self) -> Value {
-        let problem = |problem: &Problem| json!({ "wrong": problem.wrong, "mend": problem.fix, "run": problem.run });
+        let problem = |problem: &Problem| {
+            let Problem { wrong, fix, run } = problem;
+            json!({ "wrong": wrong, "mend": fix, "run": run })
+        };
         json!({
             "id": self.id,
             "check": self.check,

@@ -217,14 +217,14 @@ impl<'a> MoveSearch<'a> {
     /// Each share goes to the least room that is enough.
     fn best_fit(&self, chosen: &[(usize, Load, u32)]) -> Option<Vec<(usize, u32)>> {
         let mut moves: Vec<(usize, u32)> = Vec::with_capacity(chosen.len());
-        let mut rooms_left: BTreeMap<u32, Load> = BTreeMap::new();
+        let mut left: BTreeMap<u32, Load> = BTreeMap::new();
         for (share, load, _) in chosen {
-            let is_new = |to: &u32| *to != self.source.worker && !rooms_left.contains_key(to);
+            let is_new = |to: &u32| *to != self.source.worker && !left.contains_key(to);
             let fresh = self.free.with_room_for(*load).find(is_new);
             let fresh = fresh.map(|worker| (self.free.room(worker), worker));
-            let used = rooms_left.iter().map(|(worker, room)| (*room, *worker));
+            let used = left.iter().map(|(worker, room)| (*room, *worker));
             let (room, worker) = used.filter(|(room, _)| room >= load).chain(fresh).min()?;
-            rooms_left.insert(worker, room - *load);
+            left.insert(worker, room - *load);
             moves.push((*share, worker));
         }
         Some(moves)

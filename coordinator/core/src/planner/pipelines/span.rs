@@ -1,7 +1,7 @@
 //! Loads above one worker's capacity: how they are cut, and how many more workers they need.
 //!
-//! Invariant: with `Spread::Fewest` a node spans as few workers as the free capacity allows, even if
-//! it keeps parts that it has.
+//! Invariant: with `Spread::Fewest` a node spans as few workers as the free capacity allows, even
+//! if it keeps parts that it has.
 //!
 //! `Fewest`: fills the workers with the most room, and gives the rest to the least room that is
 //! enough. `Even`: uses every worker with room, in equal parts as far as their room allows.
@@ -36,8 +36,8 @@ pub(super) fn keepable(free: &FreeCapacity, load: Load, prefers: &[Part]) -> Vec
     parts
 }
 
-/// Cuts the load and keeps as many of the `keepable` parts as possible; none if the free capacity is
-/// too small, or too many workers would be needed.
+/// Cuts the load and keeps as many of the `keepable` parts as possible; none if the free capacity
+/// is too small, or too many workers would be needed.
 pub(super) fn cut(free: &FreeCapacity, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
     match free.spread() {
         Spread::Fewest => cut_fewest(free, load, keepable),

@@ -90,4 +90,5 @@ pub(super) fn without_figures(status: &WorkerClusterStatus) -> WorkerClusterStat
 }
 
 #[cfg(test)]
+#[path = "cluster_tests.rs"]
 mod tests;
