@@ -372,7 +372,10 @@ impl PipelineReconciler {
             let pod = self.context.pods.find(&name.namespace, &name.name);
             if !is_same(endpoint_pods.pod.as_ref(), pod.as_ref()) {
                 endpoint_pods.pod = pod;
-                endpoint_pods.pipelines.iter().for_each(|it| self.queue.add(it.clone(), now));
+                endpoint_pods
+                    .pipelines
+                    .iter()
+                    .for_each(|pipeline| self.queue.add(pipeline.clone(), now));
             }
         }
     }

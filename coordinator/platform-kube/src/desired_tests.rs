@@ -35,7 +35,7 @@ fn budgets(state: &mut State) -> Vec<(String, u32)> {
     let reading = state.collection.read();
     state.set_problems(&reading.problems);
     let desired = reading.desired.unwrap();
-    desired.clusters.iter().map(|(name, it)| (name.to_string(), it.jobs_max)).collect()
+    desired.clusters.iter().map(|(name, cluster)| (name.to_string(), cluster.jobs_max)).collect()
 }
 
 fn named(name: &str) -> leasehold_types::ClusterName {

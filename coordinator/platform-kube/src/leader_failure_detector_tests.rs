@@ -222,10 +222,10 @@ fn ignores_a_stale_event_unless_the_api_server_was_unreachable() {
     let old = standby.record("other_1", 7);
     standby.renewed(10, "third_1", 8);
     standby.detector.on_watch_event(Some(old.clone()), standby.at(20));
-    assert_eq!(standby.detector.leader().and_then(|it| it.epoch), Some(Epoch(8)));
+    assert_eq!(standby.detector.leader().and_then(|leader| leader.epoch), Some(Epoch(8)));
     standby.detector.api_failed();
     standby.detector.on_watch_event(Some(old), standby.at(30));
-    assert_eq!(standby.detector.leader().and_then(|it| it.epoch), Some(Epoch(7)));
+    assert_eq!(standby.detector.leader().and_then(|leader| leader.epoch), Some(Epoch(7)));
     assert_eq!(standby.detector.highest_epoch(), Epoch(8), "the highest epoch never falls");
 }
 

@@ -77,7 +77,7 @@ impl TermStore for TermLease {
         let record = found.and_then(|found| found.record);
         let by = record.as_ref().and_then(|record| record.holder.clone());
         let newest = record.as_ref().and_then(|record| record.epoch);
-        tracing::info!(epoch, by, newest = newest.map(|it| it.0), "deposed");
+        tracing::info!(epoch, by, newest = newest.map(|epoch| epoch.0), "deposed");
         let theirs = record.filter(|record| !self.lock.holds(record));
         let address = theirs.and_then(|record| self.lock.other_address(&record));
         Successor { address, epoch: newest }

@@ -293,7 +293,7 @@ impl<T: PartialEq + Send + Sync + 'static> Scope<T> {
                 }
                 Event::InitDone => {
                     let is_own = |key: &ObjectKey| {
-                        self.namespace.as_ref().is_none_or(|it| *it == key.namespace)
+                        self.namespace.as_ref().is_none_or(|watched| *watched == key.namespace)
                     };
                     self.shared.lock().end_list(self.index, is_own, &std::mem::take(&mut listed))
                 }
@@ -367,7 +367,8 @@ impl<T: PartialEq> State<T> {
 
     /// Removes a deleted object, unless an object of its name with another UID is cached.
     fn delete(&mut self, key: ObjectKey, uid: Option<&str>) -> bool {
-        let is_known = self.entries.get(&key).is_some_and(|it| uid.is_none_or(|uid| it.uid == uid));
+        let is_known =
+            self.entries.get(&key).is_some_and(|entry| uid.is_none_or(|uid| entry.uid == uid));
         is_known && self.entries.remove(&key).is_some() && self.has_changed(key)
     }
 

@@ -72,7 +72,7 @@ impl SeriesKey {
 impl EventSeriesCache {
     /// Whether it repeats an event that is written: then it is counted.
     pub(super) fn counts_as_repeat(&mut self, record: &QueuedEvent, now: Moment) -> bool {
-        self.0.retain(|_, it| !it.is_current || now.since(it.seen_at) < SERIES_LASTS);
+        self.0.retain(|_, event| !event.is_current || now.since(event.seen_at) < SERIES_LASTS);
         let key = SeriesKey::of(&record.event);
         let Some(written) = self.0.get_mut(&key) else { return false };
         if now.since(written.seen_at) >= SERIES_LASTS {
@@ -94,7 +94,8 @@ impl EventSeriesCache {
         now: Moment,
     ) {
         if self.0.len() >= REMEMBERED_MAX {
-            let quiet = self.0.iter().min_by_key(|(_, it)| it.seen_at).map(|(key, _)| key.clone());
+            let quiet =
+                self.0.iter().min_by_key(|(_, event)| event.seen_at).map(|(key, _)| key.clone());
             quiet.and_then(|key| self.0.remove(&key));
         }
         let written = WrittenEvent {
@@ -111,8 +112,9 @@ impl EventSeriesCache {
 
     /// The next count that is to be written at `now`; it counts as written.
     pub(super) fn due(&mut self, now: Moment) -> Option<SeriesUpdate> {
-        let mut waiting = self.0.iter_mut().filter(|(_, it)| !it.is_current);
-        let (key, written) = waiting.find(|(_, it)| now.since(it.written_at) >= WRITE_EVERY)?;
+        let mut waiting = self.0.iter_mut().filter(|(_, event)| !event.is_current);
+        let (key, written) =
+            waiting.find(|(_, event)| now.since(event.written_at) >= WRITE_EVERY)?;
         written.written_at = now;
         written.is_current = true;
         Some(SeriesUpdate {
@@ -126,8 +128,8 @@ impl EventSeriesCache {
 
     /// How long until [`Self::due`] may have something.
     pub(super) fn due_in(&self, now: Moment) -> Option<Duration> {
-        let waiting = self.0.values().filter(|it| !it.is_current);
-        waiting.map(|it| WRITE_EVERY.saturating_sub(now.since(it.written_at))).min()
+        let waiting = self.0.values().filter(|event| !event.is_current);
+        waiting.map(|event| WRITE_EVERY.saturating_sub(now.since(event.written_at))).min()
     }
 
     /// The event no longer exists: the next repeat is written as a new one.

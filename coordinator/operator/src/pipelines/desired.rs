@@ -78,7 +78,7 @@ pub(super) fn desired(
 ) -> Vec<DesiredBinding> {
     let builder =
         ObjectBuilder { pipeline, name: pipeline.metadata.name.clone().unwrap_or_default() };
-    view.bindings.iter().map(|it| builder.binding(it, view, lookup)).collect()
+    view.bindings.iter().map(|binding| builder.binding(binding, view, lookup)).collect()
 }
 
 /// The names of the pods that serve a pipeline.
@@ -95,30 +95,32 @@ struct ObjectBuilder<'a> {
 impl ObjectBuilder<'_> {
     fn binding(
         &self,
-        it: &BindingView,
+        binding_view: &BindingView,
         view: &PipelineView,
         lookup: &impl Lookup,
     ) -> DesiredBinding {
-        let name = binding(&self.name, it.node.as_str());
-        let port = lookup.port(&it.class);
+        let name = binding(&self.name, binding_view.node.as_str());
+        let port = lookup.port(&binding_view.class);
         // A worker is a pod of its class; a pod that has changed its class is another worker.
-        let pod =
-            |name: &str| lookup.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
-        let serving_pods = serving_pods(&it.shares, pod, |node| lookup.zone(node));
+        let pod = |name: &str| {
+            lookup.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&binding_view.class))
+        };
+        let serving_pods = serving_pods(&binding_view.shares, pod, |node| lookup.zone(node));
         let slice = |slice: &SliceContent| self.slice(&name, slice, port);
         let slices = slice_contents(&serving_pods).iter().map(slice).collect();
-        let next: Vec<_> = it.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
+        let next: Vec<_> =
+            binding_view.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
         let spec = json!({
             "spec": {
                 "pipeline": self.name,
-                "node": it.node.as_str(),
-                "class": it.class.parts().1,
+                "node": binding_view.node.as_str(),
+                "class": binding_view.class.parts().1,
                 "documentsPerSecond": Rate(view.load),
                 "next": next,
             },
         });
         DesiredBinding {
-            view: it.clone(),
+            view: binding_view.clone(),
             service: self.service(&name, port),
             slices,
             binding: self.object(ManagedKind::Binding, &name, &[], spec),

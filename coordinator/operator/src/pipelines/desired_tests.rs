@@ -116,10 +116,10 @@ fn binding_of(pods: &FakePods, shares: &[&str]) -> DesiredBinding {
 
 /// Each slice with its endpoints in words: address, then the conditions that hold.
 fn shown(binding: &DesiredBinding) -> Vec<String> {
-    let endpoint = |it: &Value| {
-        let mut words = vec![it["addresses"][0].as_str().expect("an address").to_owned()];
+    let endpoint = |endpoint: &Value| {
+        let mut words = vec![endpoint["addresses"][0].as_str().expect("an address").to_owned()];
         for condition in ["ready", "serving", "terminating"] {
-            if it["conditions"][condition] == true {
+            if endpoint["conditions"][condition] == true {
                 words.push(condition.into());
             }
         }
@@ -193,8 +193,9 @@ fn each_family_of_addresses_has_slices_of_its_own() {
 
 #[test]
 fn slices_hold_a_hundred_at_most_and_a_worker_stays_in_its_own() {
-    let names: Vec<_> = (0..300).map(|it| format!("w{it:03}")).collect();
-    let addresses: Vec<_> = (0..300).map(|it| format!("10.0.{}.{}", it / 250, it % 250)).collect();
+    let names: Vec<_> = (0..300).map(|number| format!("w{number:03}")).collect();
+    let addresses: Vec<_> =
+        (0..300).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect();
     let pods: Vec<_> =
         names.iter().zip(&addresses).map(|(name, at)| (name.as_str(), at.as_str())).collect();
     let pods = FakePods::new(&pods);
@@ -218,9 +219,9 @@ fn slices_hold_a_hundred_at_most_and_a_worker_stays_in_its_own() {
 #[test]
 fn everything_is_labelled_owned_and_named_after_its_binding() {
     let pods = FakePods::new(&[("a", "10.0.0.1")]);
-    let it = binding_of(&pods, &["0 a applied"]);
-    assert_eq!(it.name, "first-in");
-    for object in [&it.service, &it.slices[0], &it.binding] {
+    let binding = binding_of(&pods, &["0 a applied"]);
+    assert_eq!(binding.name, "first-in");
+    for object in [&binding.service, &binding.slices[0], &binding.binding] {
         assert_eq!(object.labels()[PIPELINE_LABEL], "first");
         assert_eq!(object.labels()[MANAGED_BY_LABEL], "leasehold");
         let owner = &object.owner_references()[0];
@@ -230,28 +231,28 @@ fn everything_is_labelled_owned_and_named_after_its_binding() {
             super::super::managed_kind::owning_pipeline(&object.metadata).expect("a home");
         assert_eq!(pipeline, view(&[]).name);
     }
-    assert_eq!(it.slices[0].labels()[SERVICE_NAME_LABEL], "first-in");
-    assert_eq!(it.slices[0].labels()[SLICE_MANAGED_BY_LABEL], "leasehold");
-    assert_eq!(it.slices[0].data["ports"][0]["port"], 9_000);
-    assert_eq!(it.service.data["spec"]["ports"][0]["name"], "documents");
-    assert_eq!(it.service.data["spec"].get("selector"), None);
+    assert_eq!(binding.slices[0].labels()[SERVICE_NAME_LABEL], "first-in");
+    assert_eq!(binding.slices[0].labels()[SLICE_MANAGED_BY_LABEL], "leasehold");
+    assert_eq!(binding.slices[0].data["ports"][0]["port"], 9_000);
+    assert_eq!(binding.service.data["spec"]["ports"][0]["name"], "documents");
+    assert_eq!(binding.service.data["spec"].get("selector"), None);
     let spec = json!({
         "pipeline": "first", "node": "in", "class": "blue", "documentsPerSecond": 10,
         "next": ["first-out"],
     });
-    assert_eq!(it.binding.data["spec"], spec);
+    assert_eq!(binding.binding.data["spec"], spec);
 }
 
 #[test]
 fn without_a_port_the_service_is_headless() {
     let pods = FakePods { port: None, ..FakePods::new(&[("a", "10.0.0.1")]) };
-    let it = binding_of(&pods, &["0 a applied"]);
-    assert_eq!(it.service.data["spec"]["clusterIP"], "None");
-    assert_eq!(it.service.data["spec"].get("ports"), None);
-    assert_eq!(it.slices[0].data["ports"], json!([]));
+    let binding = binding_of(&pods, &["0 a applied"]);
+    assert_eq!(binding.service.data["spec"]["clusterIP"], "None");
+    assert_eq!(binding.service.data["spec"].get("ports"), None);
+    assert_eq!(binding.slices[0].data["ports"], json!([]));
     let with = binding_of(&FakePods::new(&[]), &[]);
     assert_ne!(
-        ManagedKind::Service.immutable_fields(&it.service),
+        ManagedKind::Service.immutable_fields(&binding.service),
         ManagedKind::Service.immutable_fields(&with.service)
     );
 }
@@ -270,11 +271,11 @@ fn ignores_defaults_of_the_api_server_and_detects_changes_by_users() {
         ManagedKind::Service.compared_fields(&desired)
     );
     let changes: [fn(&mut DynamicObject); 5] = [
-        |it| it.data["spec"]["selector"] = json!({ "app": "theirs" }),
-        |it| it.data["spec"]["type"] = json!("LoadBalancer"),
-        |it| it.data["spec"]["ports"][0]["port"] = json!(1),
-        |it| drop(it.labels_mut().remove(PIPELINE_LABEL)),
-        |it| it.metadata.owner_references = None,
+        |object| object.data["spec"]["selector"] = json!({ "app": "theirs" }),
+        |object| object.data["spec"]["type"] = json!("LoadBalancer"),
+        |object| object.data["spec"]["ports"][0]["port"] = json!(1),
+        |object| drop(object.labels_mut().remove(PIPELINE_LABEL)),
+        |object| object.metadata.owner_references = None,
     ];
     for (number, change) in changes.iter().enumerate() {
         let mut other = there.clone();

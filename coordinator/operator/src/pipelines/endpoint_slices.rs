@@ -54,9 +54,9 @@ pub(super) fn serving_pods(
         let draining = share.draining || pod.is_terminating();
         let zone = pod.node.as_deref().and_then(&zone);
         let new = ServingPod { pod, zone, index: share.index, draining };
-        let it = found.entry(name).or_insert(new);
-        it.index = it.index.min(share.index);
-        it.draining &= draining;
+        let serving_pod = found.entry(name).or_insert(new);
+        serving_pod.index = serving_pod.index.min(share.index);
+        serving_pod.draining &= draining;
     }
     found.into_values().collect()
 }
@@ -66,18 +66,21 @@ pub(super) fn serving_pods(
 pub(super) fn slice_contents(serving_pods: &[ServingPod]) -> Vec<SliceContent> {
     let mut slices: BTreeMap<(&'static str, u32), Vec<Value>> = BTreeMap::new();
     let mut sorted: Vec<&ServingPod> = serving_pods.iter().collect();
-    sorted.sort_by_key(|it| (it.index, &it.pod.pod.name));
-    for it in sorted {
-        for address in &it.pod.addresses {
+    sorted.sort_by_key(|serving_pod| (serving_pod.index, &serving_pod.pod.pod.name));
+    for serving_pod in sorted {
+        for address in &serving_pod.pod.addresses {
             let family = match address {
                 IpAddr::V4(_) => "IPv4",
                 IpAddr::V6(_) => "IPv6",
             };
-            let mut number = it.index / SHARES_PER_SLICE;
-            while slices.get(&(family, number)).is_some_and(|it| it.len() >= ENDPOINTS_MAX) {
+            let mut number = serving_pod.index / SHARES_PER_SLICE;
+            while slices
+                .get(&(family, number))
+                .is_some_and(|endpoints| endpoints.len() >= ENDPOINTS_MAX)
+            {
                 number += 1;
             }
-            slices.entry((family, number)).or_default().push(endpoint(it, *address));
+            slices.entry((family, number)).or_default().push(endpoint(serving_pod, *address));
         }
     }
     let slice = |((family, number), endpoints): ((&'static str, u32), _)| SliceContent {
@@ -88,14 +91,14 @@ pub(super) fn slice_contents(serving_pods: &[ServingPod]) -> Vec<SliceContent> {
     slices.into_iter().map(slice).collect()
 }
 
-fn endpoint(it: &ServingPod, address: IpAddr) -> Value {
-    let pod = &it.pod;
+fn endpoint(serving_pod: &ServingPod, address: IpAddr) -> Value {
+    let pod = &serving_pod.pod;
     let mut endpoint = json!({
         "addresses": [address],
         "conditions": {
-            "ready": pod.ready && !it.draining,
+            "ready": pod.ready && !serving_pod.draining,
             "serving": pod.ready,
-            "terminating": it.draining,
+            "terminating": serving_pod.draining,
         },
         "targetRef": {
             "kind": "Pod",
@@ -107,7 +110,7 @@ fn endpoint(it: &ServingPod, address: IpAddr) -> Value {
     if let Some(node) = &pod.node {
         endpoint["nodeName"] = json!(node);
     }
-    if let Some(zone) = &it.zone {
+    if let Some(zone) = &serving_pod.zone {
         endpoint["zone"] = json!(zone);
     }
     endpoint

@@ -122,8 +122,8 @@ pub(super) fn belongs_to(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &s
             let is_controlled = owners.any(|owner| owner.controller == Some(true));
             let label = |name: &str| metadata.labels.as_ref().and_then(|labels| labels.get(name));
             !is_controlled
-                && label(MANAGED_BY_LABEL).is_some_and(|it| it == FIELD_MANAGER)
-                && label(PIPELINE_LABEL).is_some_and(|it| it == pipeline.parts().1)
+                && label(MANAGED_BY_LABEL).is_some_and(|manager| manager == FIELD_MANAGER)
+                && label(PIPELINE_LABEL).is_some_and(|owner| owner == pipeline.parts().1)
         }
     }
 }
@@ -140,10 +140,10 @@ fn is_headless(data: &Value) -> bool {
 }
 
 fn endpoint(endpoint: &Value) -> Value {
-    let mut it = pick(endpoint, &["addresses", "nodeName", "zone"]);
-    it["conditions"] = pick(&endpoint["conditions"], &["ready", "serving", "terminating"]);
-    it["targetRef"] = pick(&endpoint["targetRef"], &["kind", "namespace", "name", "uid"]);
-    it
+    let mut compared = pick(endpoint, &["addresses", "nodeName", "zone"]);
+    compared["conditions"] = pick(&endpoint["conditions"], &["ready", "serving", "terminating"]);
+    compared["targetRef"] = pick(&endpoint["targetRef"], &["kind", "namespace", "name", "uid"]);
+    compared
 }
 
 fn pick(value: &Value, fields: &[&str]) -> Value {

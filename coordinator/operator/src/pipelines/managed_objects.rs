@@ -215,7 +215,7 @@ impl Index {
         }
         pipeline
             .into_iter()
-            .for_each(|it| _ = self.keys.entry(it).or_default().insert(key.clone()));
+            .for_each(|pipeline| _ = self.keys.entry(pipeline).or_default().insert(key.clone()));
         before
     }
 }

@@ -76,21 +76,21 @@ mod tests {
     #[test]
     fn shows_each_phase_once_and_in_order() {
         let mut history = PhaseHistory::default();
-        let it = name("a");
-        history.record(&it, (None, Pending));
+        let pipeline = name("a");
+        history.record(&pipeline, (None, Pending));
         go(&mut history, &[Pending, Plotted]);
-        assert_eq!(history.take(&it, None, Plotted, false), [Pending]);
-        assert_eq!(history.take(&it, Some(Plotted), Plotted, false), []);
+        assert_eq!(history.take(&pipeline, None, Plotted, false), [Pending]);
+        assert_eq!(history.take(&pipeline, Some(Plotted), Plotted, false), []);
         go(&mut history, &[Plotted, Ready, Broken, Plotted, Ready, Broken]);
-        assert_eq!(history.take(&it, Some(Plotted), Ready, false), [Ready, Broken, Plotted]);
-        assert_eq!(history.take(&it, Some(Ready), Broken, false), [], "the rest is for now");
+        assert_eq!(history.take(&pipeline, Some(Plotted), Ready, false), [Ready, Broken, Plotted]);
+        assert_eq!(history.take(&pipeline, Some(Ready), Broken, false), [], "the rest is for now");
         go(&mut history, &[Broken, Plotted]);
         assert_eq!(
-            history.take(&it, Some(Plotted), Plotted, false),
+            history.take(&pipeline, Some(Plotted), Plotted, false),
             [],
             "the phase was observed before its notice"
         );
         go(&mut history, &[Plotted, Broken, Pending]);
-        assert_eq!(history.take(&it, Some(Plotted), Pending, true), [], "there are too many");
+        assert_eq!(history.take(&pipeline, Some(Plotted), Pending, true), [], "there are too many");
     }
 }

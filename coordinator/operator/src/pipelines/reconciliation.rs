@@ -74,7 +74,7 @@ impl Reconciliation {
         };
         self.state.pods = self.pods();
         let this = &self;
-        let bindings = desired.iter().map(|it| this.binding(it, &uid));
+        let bindings = desired.iter().map(|binding| this.binding(binding, &uid));
         let bindings = stream::iter(bindings.collect::<Vec<_>>());
         let mut results: Vec<ObjectResult> = Vec::new();
         let mut bindings = bindings.buffer_unordered(CONCURRENT_BINDINGS_MAX);
@@ -115,28 +115,30 @@ impl Reconciliation {
     }
 
     /// Writes the objects of one binding.
-    async fn binding(&self, it: &DesiredBinding, uid: &str) -> Vec<ObjectResult> {
+    async fn binding(&self, desired: &DesiredBinding, uid: &str) -> Vec<ObjectResult> {
         let mut results = Vec::new();
-        let service = self.ensure(ManagedKind::Service, &it.service, uid, &mut results).await;
-        let mut error =
-            service.as_ref().and_then(|it_is| events::why(ManagedKind::Service, &it.name, it_is));
+        let service = self.ensure(ManagedKind::Service, &desired.service, uid, &mut results).await;
+        let mut error = service
+            .as_ref()
+            .and_then(|error| events::why(ManagedKind::Service, &desired.name, error));
         // EndpointSlices under another owner's Service would route its traffic to our pods.
         if service != Some(ObjectError::NameTaken) {
-            for slice in &it.slices {
+            for slice in &desired.slices {
                 let kept = self.ensure(ManagedKind::EndpointSlice, slice, uid, &mut results).await;
-                let why = kept
-                    .and_then(|it| events::why(ManagedKind::EndpointSlice, &slice.name_any(), &it));
+                let why = kept.and_then(|error| {
+                    events::why(ManagedKind::EndpointSlice, &slice.name_any(), &error)
+                });
                 error = error.or(why);
             }
         }
-        if self.ensure(ManagedKind::Binding, &it.binding, uid, &mut results).await.is_none() {
-            let shown = self.write_binding_status(it, error.as_ref()).await;
+        if self.ensure(ManagedKind::Binding, &desired.binding, uid, &mut results).await.is_none() {
+            let shown = self.write_binding_status(desired, error.as_ref()).await;
             if let Some(Err(error)) = shown {
                 // A binding whose status cannot be written counts as failed.
                 results.retain(|((kind, _), _)| *kind != Some(ManagedKind::Binding));
-                results.push(((Some(ManagedKind::Binding), it.name.clone()), Err(error)));
+                results.push(((Some(ManagedKind::Binding), desired.name.clone()), Err(error)));
             } else if shown.is_some() {
-                results.push(((Some(ManagedKind::Binding), it.name.clone()), Ok(true)));
+                results.push(((Some(ManagedKind::Binding), desired.name.clone()), Ok(true)));
             }
         }
         results
@@ -144,11 +146,11 @@ impl Reconciliation {
 
     /// The bindings whose Service belongs to another owner.
     fn bindings_with_taken_name<'a>(&self, desired: &'a [DesiredBinding]) -> BTreeSet<&'a str> {
-        let is_taken = |it: &&DesiredBinding| {
-            let service = (Some(ManagedKind::Service), it.name.clone());
+        let is_taken = |binding: &&DesiredBinding| {
+            let service = (Some(ManagedKind::Service), binding.name.clone());
             self.state.failures.error(&service) == Some(&ObjectError::NameTaken)
         };
-        desired.iter().filter(is_taken).map(|it| it.name.as_str()).collect()
+        desired.iter().filter(is_taken).map(|binding| binding.name.as_str()).collect()
     }
 
     /// Writes an object if it differs and is due; returns the error that keeps it from being as
@@ -173,22 +175,22 @@ impl Reconciliation {
     /// Writes a binding's status, where it is another.
     async fn write_binding_status(
         &self,
-        it: &DesiredBinding,
+        desired: &DesiredBinding,
         error: Option<&ConditionReason>,
     ) -> Option<Result<bool, ObjectError>> {
         let managed =
-            self.tools.managed_objects.find(&self.name, ManagedKind::Binding, &it.name)?;
+            self.tools.managed_objects.find(&self.name, ManagedKind::Binding, &desired.name)?;
         let before = managed.status.as_deref().cloned().unwrap_or_default();
         let now = Timestamp::now();
         let wants: PipelineBindingStatus =
-            status::of_binding(&it.view, managed.generation, error, &before, now);
+            status::of_binding(&desired.view, managed.generation, error, &before, now);
         if wants == before {
             return None;
         }
         let namespace = self.name.parts().0.unwrap_or_default();
         let (object_writer, wants) = (&self.tools.object_writer, json!(wants));
         let shown = object_writer
-            .write_status(ManagedKind::Binding, namespace, &it.name, &managed.uid, &wants)
+            .write_status(ManagedKind::Binding, namespace, &desired.name, &managed.uid, &wants)
             .await;
         Some(shown.map(|()| true))
     }
@@ -308,11 +310,13 @@ impl Reconciliation {
         if self.forbidden.is_some() {
             return self.forbidden.clone();
         }
-        let objects = desired.iter().flat_map(|it| {
+        let objects = desired.iter().flat_map(|binding| {
             let slices =
-                it.slices.iter().map(|slice| (ManagedKind::EndpointSlice, slice.name_any()));
-            let own =
-                [(ManagedKind::Service, it.name.clone()), (ManagedKind::Binding, it.name.clone())];
+                binding.slices.iter().map(|slice| (ManagedKind::EndpointSlice, slice.name_any()));
+            let own = [
+                (ManagedKind::Service, binding.name.clone()),
+                (ManagedKind::Binding, binding.name.clone()),
+            ];
             own.into_iter().chain(slices)
         });
         objects.into_iter().find_map(|(kind, name)| {
@@ -346,8 +350,8 @@ impl Reconciliation {
 }
 
 fn is_wanted(desired: &[DesiredBinding], kind: ManagedKind, name: &str) -> bool {
-    desired.iter().any(|it| match kind {
-        ManagedKind::Service | ManagedKind::Binding => it.name == name,
-        ManagedKind::EndpointSlice => it.slices.iter().any(|slice| slice.name_any() == name),
+    desired.iter().any(|binding| match kind {
+        ManagedKind::Service | ManagedKind::Binding => binding.name == name,
+        ManagedKind::EndpointSlice => binding.slices.iter().any(|slice| slice.name_any() == name),
     })
 }

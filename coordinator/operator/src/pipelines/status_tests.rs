@@ -41,7 +41,9 @@ fn facts(view: PipelineView) -> PipelineFacts {
 }
 
 fn words(conditions: &[Condition]) -> Vec<String> {
-    let word = |it: &Condition| format!("{}={} {}", it.type_, it.status, it.reason);
+    let word = |condition: &Condition| {
+        format!("{}={} {}", condition.type_, condition.status, condition.reason)
+    };
     conditions.iter().map(word).collect()
 }
 
@@ -101,12 +103,13 @@ fn each_state_has_its_conditions() {
 
 #[test]
 fn names_and_counts_what_a_pipeline_waits_for() {
-    let mut it = view(PipelinePhase::Pending);
-    it.waits = vec![(class("blue"), 1), (class("green"), 3)];
-    let status = status(&facts(it));
+    let mut waiting = view(PipelinePhase::Pending);
+    waiting.waits = vec![(class("blue"), 1), (class("green"), 3)];
+    let status = status(&facts(waiting));
     assert_eq!(status.phase, "Pending");
     assert_eq!(status.bindings, BindingCounts { total: 2, ready: 1 });
-    let waits: Vec<_> = status.waits_for.iter().map(|it| (&*it.class, it.workers)).collect();
+    let waits: Vec<_> =
+        status.waits_for.iter().map(|awaited| (&*awaited.class, awaited.workers)).collect();
     assert_eq!(waits, [("blue", 1), ("green", 3)]);
     assert_eq!(
         status.conditions[0].message,
@@ -121,13 +124,15 @@ fn reports_problems_for_users_while_the_pipeline_runs() {
         problem: Some("spec.workers.in.next: there is no node out".into()),
         ..facts(view(PipelinePhase::Ready))
     };
-    let it = status(&refused);
-    assert_eq!(it.phase, "Ready");
-    assert_eq!((it.observed_generation, it.in_force_generation), (Some(3), Some(2)));
-    let is = words(&it.conditions);
+    let shown = status(&refused);
+    assert_eq!(shown.phase, "Ready");
+    assert_eq!((shown.observed_generation, shown.in_force_generation), (Some(3), Some(2)));
+    let is = words(&shown.conditions);
     assert_eq!(is[0], "Ready=False InvalidSpec");
     assert_eq!(is[2..], ["Degraded=True InvalidSpec", "Stalled=True InvalidSpec"]);
-    assert!(it.conditions[0].message.contains("there is no node out; generation 2 stays in force"));
+    assert!(
+        shown.conditions[0].message.contains("there is no node out; generation 2 stays in force")
+    );
     let taken = Some(ConditionReason::new("NameTaken", "there is a Service first-in"));
     let blocked = PipelineFacts { blocked: taken, ..facts(view(PipelinePhase::Ready)) };
     let is = words(&status(&blocked).conditions);
@@ -147,26 +152,29 @@ fn a_binding_lists_its_workers_and_says_why_it_is_not_ready() {
         address: None,
         draining,
     };
-    let mut it = binding("in", BindingPhase::Pending);
-    it.shares = vec![share(0, true, true), share(1, true, false), share(2, false, false)];
+    let mut view = binding("in", BindingPhase::Pending);
+    view.shares = vec![share(0, true, true), share(1, true, false), share(2, false, false)];
     let before = PipelineBindingStatus::default();
-    let of = |it: &BindingView, trouble: Option<&ConditionReason>| {
-        of_binding(it, Some(1), trouble, &before, Timestamp::UNIX_EPOCH)
+    let of = |view: &BindingView, trouble: Option<&ConditionReason>| {
+        of_binding(view, Some(1), trouble, &before, Timestamp::UNIX_EPOCH)
     };
-    let status = of(&it, None);
-    let list: Vec<_> =
-        status.worker_list.iter().map(|it| format!("{} {}", it.name, it.phase)).collect();
+    let status = of(&view, None);
+    let list: Vec<_> = status
+        .worker_list
+        .iter()
+        .map(|worker| format!("{} {}", worker.name, worker.phase))
+        .collect();
     assert_eq!(list, ["w0 Draining", "w1 Ready", "w2 Pending"]);
     assert_eq!(status.worker_list[0].documents_per_second, "2.5");
     assert_eq!((status.workers, status.phase.as_str()), (3, "Pending"));
     assert_eq!(words(&status.conditions), ["Ready=False WaitsForAgents"]);
-    it.shares = (0..60).map(|index| share(index, true, false)).collect();
-    it.phase = BindingPhase::Ready;
-    let status = of(&it, None);
+    view.shares = (0..60).map(|index| share(index, true, false)).collect();
+    view.phase = BindingPhase::Ready;
+    let status = of(&view, None);
     assert_eq!((status.workers, status.worker_list.len()), (60, SHARES_LISTED_MAX));
     assert_eq!(words(&status.conditions), ["Ready=True Ready"]);
     let taken = ConditionReason::new("NameTaken", "there is a Service first-in");
-    assert_eq!(words(&of(&it, Some(&taken)).conditions), ["Ready=False NameTaken"]);
+    assert_eq!(words(&of(&view, Some(&taken)).conditions), ["Ready=False NameTaken"]);
     for (phase, reason) in [(BindingPhase::DeadEnd, "WorkerLost"), (BindingPhase::Unset, "Unset")] {
         let words = words(&of(&binding("in", phase), None).conditions);
         assert_eq!(words, [format!("Ready=False {reason}")]);

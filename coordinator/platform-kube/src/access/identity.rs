@@ -44,7 +44,7 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
         return Err(format!("the API server rejects the token: {error}"));
     }
     // An authenticator without audiences returns none: its tokens are valid everywhere.
-    if !status.audiences.iter().flatten().any(|it| it == audience) {
+    if !status.audiences.iter().flatten().any(|given| given == audience) {
         return Err(format!(
             "the token has no audience {audience:?}: request it for that audience"
         ));

@@ -36,7 +36,7 @@ impl BusyMark {
         let is_earlier = labels.contains_key(BUSY_LABEL);
         let added = annotations.get(BUSY_ANNOTATIONS_ANNOTATION);
         let is_added = |name: &str| match added {
-            Some(added) => added.split(',').any(|it| it == name),
+            Some(added) => added.split(',').any(|listed| listed == name),
             None => is_earlier,
         };
         Self(KEEP_ANNOTATIONS.map(|(name, value)| match annotations.get(name) {
@@ -51,17 +51,17 @@ impl BusyMark {
         let mut annotations = Map::new();
         let mut added = Vec::new();
         let mut after = self;
-        for ((name, value), it) in KEEP_ANNOTATIONS.into_iter().zip(&mut after.0) {
-            match (&it, busy) {
+        for ((name, value), annotation) in KEEP_ANNOTATIONS.into_iter().zip(&mut after.0) {
+            match (&annotation, busy) {
                 (KeepAnnotation::Users, _) | (KeepAnnotation::Absent, false) => {}
                 (KeepAnnotation::Absent | KeepAnnotation::Added, true) => {
                     annotations.insert(name.to_owned(), json!(value));
                     added.push(name);
-                    *it = KeepAnnotation::Added;
+                    *annotation = KeepAnnotation::Added;
                 }
                 (KeepAnnotation::Added, false) => {
                     annotations.insert(name.to_owned(), Value::Null);
-                    *it = KeepAnnotation::Absent;
+                    *annotation = KeepAnnotation::Absent;
                 }
             }
         }

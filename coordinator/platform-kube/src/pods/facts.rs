@@ -246,7 +246,8 @@ impl Phase {
 }
 
 fn agent_image(spec: &PodSpec) -> Option<String> {
-    let agent = spec.init_containers.iter().flatten().find(|it| it.name == CONTAINER)?;
+    let agent =
+        spec.init_containers.iter().flatten().find(|container| container.name == CONTAINER)?;
     agent.image.as_deref().map(cut)
 }
 
@@ -262,11 +263,11 @@ fn owner(pod: &Pod) -> Option<Owner> {
 }
 
 fn addresses(status: &PodStatus) -> Vec<IpAddr> {
-    let listed = status.pod_ips.iter().flatten().map(|it| it.ip.as_str());
+    let listed = status.pod_ips.iter().flatten().map(|pod_ip| pod_ip.ip.as_str());
     let mut addresses: Vec<IpAddr> = Vec::new();
     for text in listed.chain(status.pod_ip.as_deref()) {
         let Ok(address) = text.parse::<IpAddr>() else { continue };
-        if addresses.iter().all(|it| it.is_ipv4() != address.is_ipv4()) {
+        if addresses.iter().all(|other| other.is_ipv4() != address.is_ipv4()) {
             addresses.push(address);
         }
     }
@@ -275,7 +276,9 @@ fn addresses(status: &PodStatus) -> Vec<IpAddr> {
 
 fn is_ready(status: &PodStatus) -> bool {
     let conditions = status.conditions.iter().flatten();
-    conditions.filter(|it| it.type_ == "Ready").any(|it| it.status == "True")
+    conditions
+        .filter(|condition| condition.type_ == "Ready")
+        .any(|condition| condition.status == "True")
 }
 
 /// Whether a container runs, as far as the node has reported. A pod may be Failed while containers

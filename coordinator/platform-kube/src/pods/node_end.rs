@@ -61,7 +61,9 @@ impl RemovedPod {
 /// For how long the node has been Ready; `None` if it is not.
 fn ready_for(node: &Node, now: Timestamp) -> Option<Duration> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|it| it.type_ == "Ready" && it.status == "True")?;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     let since = ready.last_transition_time.as_ref()?.0;
     Some(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }

@@ -51,7 +51,8 @@ pub(super) async fn watch_pods(
             }
             watcher::Event::InitDone => {
                 let namespace = namespace.as_deref();
-                let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
+                let within =
+                    |pod: &PodName| namespace.is_none_or(|watched| watched == pod.namespace);
                 shared.store().retain(within, &std::mem::take(&mut seen), now);
                 shared.mark_scope_listed(namespace);
                 Vec::new()

@@ -272,9 +272,9 @@ impl PodStore {
 
     /// Every tombstone.
     pub(super) fn tombstones(&self) -> impl Iterator<Item = (&PodName, &Tombstone)> {
-        self.tombstones
-            .iter()
-            .flat_map(|(name, tombstones)| tombstones.iter().map(move |it| (name, it)))
+        self.tombstones.iter().flat_map(|(name, tombstones)| {
+            tombstones.iter().map(move |tombstone| (name, tombstone))
+        })
     }
 
     /// Stores the API server's answer for the tombstone with this UID: the pod of its name, or

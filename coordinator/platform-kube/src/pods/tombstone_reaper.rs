@@ -248,7 +248,7 @@ impl TombstoneReaper {
         let core_view = handle.ask(move |core, now| {
             let workers = keys.iter().filter_map(|key| core.worker(key, now));
             let presences: Vec<_> = workers.map(|worker| worker.presence).collect();
-            let connected = presences.iter().find(|it| **it == Presence::Connected);
+            let connected = presences.iter().find(|presence| **presence == Presence::Connected);
             let presence = connected.or(presences.first()).copied();
             match core.leadership() {
                 Leadership::Leader(epoch) => (Some(epoch), presence),

@@ -211,7 +211,8 @@ impl Admission {
             namespace: request.namespace.as_deref().unwrap_or_default(),
             pod: &request.name,
             by: request.user_info.username.as_deref().unwrap_or_default(),
-            is_dry_run: request.dry_run || in_body.as_array().is_some_and(|it| !it.is_empty()),
+            is_dry_run: request.dry_run
+                || in_body.as_array().is_some_and(|modes| !modes.is_empty()),
         })
     }
 

@@ -141,7 +141,7 @@ impl Location {
     /// The key at its end.
     fn key(&self) -> Option<&str> {
         let (before, key) = self.text().rsplit_once('/')?;
-        let is_key = key.len() == 2 * KEY_BYTES && key.bytes().all(|it| it.is_ascii_hexdigit());
+        let is_key = key.len() == 2 * KEY_BYTES && key.bytes().all(|byte| byte.is_ascii_hexdigit());
         (is_key && before.ends_with(PREFIX)).then_some(key)
     }
 

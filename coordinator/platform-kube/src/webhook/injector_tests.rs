@@ -103,7 +103,10 @@ fn a_cluster_overrides_settings_of_the_installation() {
     let wanted = [("adapter", "file"), ("file-path", "/it.yml"), ("log-format", "json")];
     assert_eq!(flags, wanted);
     // The default request is above the limit.
-    assert_eq!(sidecar.resources.memory_limit.map(|it| it.to_string()).as_deref(), Some("8Mi"));
+    assert_eq!(
+        sidecar.resources.memory_limit.map(|limit| limit.to_string()).as_deref(),
+        Some("8Mi")
+    );
     assert_eq!(sidecar.resources.memory_request, None);
     assert_eq!(sidecar.resources.cpu_request, Resources::standard().cpu_request);
     assert_eq!(injector.image(&clusters, "one", None), "agent:2");
@@ -188,7 +191,7 @@ fn warnings_fit_into_a_header_and_name_missing_objects() {
         let answered = answer(&injector, namespace, &pod(labels), |_| {});
         assert_eq!(answered["allowed"], true, "{answered:#}");
         let all = answered["warnings"].as_array().cloned().unwrap_or_default();
-        all.iter().map(|it| it.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        all.iter().map(|warning| warning.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
     };
     let later = warnings("one", "later").join("|");
     assert!(
@@ -207,9 +210,10 @@ fn warnings_fit_into_a_header_and_name_missing_objects() {
 /// The variables of a pod's agent, as `NAME=VALUE`, or as `NAME=FIELD` where they refer to one.
 fn variables(pod: &Value) -> Vec<String> {
     let env = pod["spec"]["initContainers"][0]["env"].as_array().expect("a list");
-    let text = |it: &Value| {
-        let value = it["value"].as_str().or(it["valueFrom"]["fieldRef"]["fieldPath"].as_str());
-        format!("{}={}", it["name"].as_str().expect("a name"), value.expect("a value"))
+    let text = |entry: &Value| {
+        let value =
+            entry["value"].as_str().or(entry["valueFrom"]["fieldRef"]["fieldPath"].as_str());
+        format!("{}={}", entry["name"].as_str().expect("a name"), value.expect("a value"))
     };
     env.iter().map(text).collect()
 }
@@ -221,7 +225,7 @@ fn a_worker_of_a_class_gets_its_address_and_port() {
     apply(&edits(&injector, "green", &pod), &mut pod);
     assert_eq!(pod["metadata"]["labels"][names::CLUSTER], "green");
     assert_eq!(pod["spec"]["initContainers"][0]["image"], "agent:3");
-    let has = |pod: &Value, variable: &str| variables(pod).iter().any(|it| it == variable);
+    let has = |pod: &Value, variable: &str| variables(pod).iter().any(|set| set == variable);
     assert!(has(&pod, "LEASEHOLD_CLUSTER=$(POD_NAMESPACE)/green"), "{pod:#}");
     assert!(has(&pod, "LEASEHOLD_WORKER_ADDRESS=status.podIP"), "{pod:#}");
     assert!(has(&pod, "LEASEHOLD_WORKER_PORT=8080"), "{pod:#}");
