@@ -1,9 +1,7 @@
 //! Writes objects to the API server, for every reconciler: server-side apply, patches, creation
-//! and deletion. It bounds the time of each call and classifies its errors. Each call is safe to
-//! repeat.
+//! and deletion. It classifies the errors of calls. Each call is safe to repeat.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,16 +11,11 @@ use kube::core::Status;
 use kube::core::response::StatusSummary;
 use kube::{Client, Resource};
 use leasehold_kube_api::names::FIELD_MANAGER;
+use leasehold_platform_kube::api_call::{ApiError, CALL_TIMEOUT, call};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-/// How long the API server may take to answer.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-
-const NOT_FOUND: u16 = 404;
-const CONFLICT: u16 = 409;
 const TOO_MANY_REQUESTS: u16 = 429;
 const INTERNAL: u16 = 500;
 
@@ -42,34 +35,27 @@ pub(crate) enum ApplyError {
     Retry(String),
 }
 
-impl From<kube::Error> for ApplyError {
-    fn from(error: kube::Error) -> Self {
+impl From<ApiError> for ApplyError {
+    fn from(error: ApiError) -> Self {
+        let why = error.to_string();
         match error {
-            kube::Error::Api(status) => match status.code {
-                NOT_FOUND => Self::Gone(status.message.clone()),
-                CONFLICT => Self::Conflict(status.message.clone()),
-                400..500 if status.code != TOO_MANY_REQUESTS => {
-                    Self::Refused(status.message.clone())
-                }
-                INTERNAL => Self::Internal(status.message.clone()),
-                _ => Self::Retry(status.message.clone()),
-            },
-            error => Self::Retry(error.to_string()),
+            _ if error.is_not_found() => Self::Gone(why),
+            _ if error.is_conflict() => Self::Conflict(why),
+            ApiError::Status { code: TOO_MANY_REQUESTS, .. } => Self::Retry(why),
+            ApiError::Status { code: 400..500, .. } => Self::Refused(why),
+            ApiError::Status { code: INTERNAL, .. } => Self::Internal(why),
+            ApiError::Status { .. } | ApiError::Transport(_) | ApiError::Timeout(_) => {
+                Self::Retry(why)
+            }
         }
     }
 }
 
-/// Waits for an answer, or for several calls together, at most [`ANSWER_WITHIN`].
-pub(crate) async fn answer<T, E>(calls: impl Future<Output = Result<T, E>>) -> Result<T, ApplyError>
-where
-    ApplyError: From<E>,
-{
-    match timeout(ANSWER_WITHIN, calls).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(ApplyError::Retry(format!(
-            "no answer from the API server within {ANSWER_WITHIN:?}: retrying"
-        ))),
-    }
+/// Makes one call, with its error as reconcilers decide by it.
+pub(crate) async fn answer<T>(
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ApplyError> {
+    Ok(call(CALL_TIMEOUT, request).await?)
 }
 
 /// Writes objects; cheap to clone.
@@ -230,17 +216,25 @@ mod tests {
     #[test]
     fn classifies_errors_by_status_code() {
         let classify = |code: u16| {
-            let status = kube::core::Status { code, message: "m".into(), ..Default::default() };
-            ApplyError::from(kube::Error::Api(Box::new(status)))
+            let (reason, message) = ("R".to_owned(), "m".to_owned());
+            ApplyError::from(ApiError::Status { code, reason, message })
         };
-        assert_eq!(classify(404), ApplyError::Gone("m".into()));
-        assert_eq!(classify(409), ApplyError::Conflict("m".into()));
+        assert_eq!(classify(404), ApplyError::Gone("m (404 R)".into()));
+        assert_eq!(classify(409), ApplyError::Conflict("m (409 R)".into()));
         for code in [400, 403, 422] {
-            assert_eq!(classify(code), ApplyError::Refused("m".into()));
+            assert_eq!(classify(code), ApplyError::Refused(format!("m ({code} R)")));
         }
-        assert_eq!(classify(500), ApplyError::Internal("m".into()));
+        assert_eq!(classify(500), ApplyError::Internal("m (500 R)".into()));
         for code in [429, 502, 503] {
-            assert_eq!(classify(code), ApplyError::Retry("m".into()));
+            assert_eq!(classify(code), ApplyError::Retry(format!("m ({code} R)")));
+        }
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_retried() {
+        for error in [ApiError::Transport("cut off".into()), ApiError::Timeout(CALL_TIMEOUT)] {
+            let why = error.to_string();
+            assert_eq!(ApplyError::from(error), ApplyError::Retry(why));
         }
     }
 }

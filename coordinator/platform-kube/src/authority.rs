@@ -12,7 +12,6 @@ mod keyring;
 mod keyring_tests;
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,20 +29,19 @@ use leasehold_driver::trust::{Bundle, Trust};
 use leasehold_kube_api::names::FIELD_MANAGER;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 pub use self::bundle_publisher::BundlePublisher;
 pub use self::ca_injector::{CaInjector, Configuration};
 use self::certificate::{Names, Signer, after};
 use self::keyring::Keyring;
+use crate::api_call::{CALL_TIMEOUT, call};
 use crate::watch_cache::{events, named};
 
 /// The name of the Secret, and of the ConfigMaps.
 const NAME: &str = "leasehold-ca";
 /// The Secret's type.
 const SECRET_TYPE: &str = "kubernetes.io/tls";
-/// The timeout of one call to the API server.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The delay of the first retry.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a replica that never read the keys waits for other replicas to restore the Secret.
@@ -314,13 +312,13 @@ impl AuthorityController {
             ..Secret::default()
         };
         keyring.write(secret.data.get_or_insert_default());
-        match call_api(self.secrets.create(&self.params(), &secret)).await {
+        match call(CALL_TIMEOUT, self.secrets.create(&self.params(), &secret)).await {
             Ok(created) => {
                 tracing::info!("the Secret {NAME} was created");
                 self.observe_secret(created);
                 Ok(())
             }
-            Err(CallError::Status(409, _)) => self.read().await,
+            Err(error) if error.is_conflict() => self.read().await,
             Err(error) => Err(format!("cannot create the Secret: {error}")),
         }
     }
@@ -347,18 +345,18 @@ impl AuthorityController {
         }
         keyring.write(secret.data.get_or_insert_default());
         // The write carries the resourceVersion: only the first of two writers succeeds.
-        match call_api(self.secrets.replace(NAME, &self.params(), &secret)).await {
+        match call(CALL_TIMEOUT, self.secrets.replace(NAME, &self.params(), &secret)).await {
             Ok(written) => {
                 self.observe_secret(written);
                 Ok(())
             }
-            Err(CallError::Status(404 | 409, _)) => self.read().await,
+            Err(error) if error.is_conflict() || error.is_not_found() => self.read().await,
             Err(error) => Err(format!("cannot update the Secret: {error}")),
         }
     }
 
     async fn read(&mut self) -> Result<(), String> {
-        match call_api(self.secrets.get_opt(NAME)).await {
+        match call(CALL_TIMEOUT, self.secrets.get_opt(NAME)).await {
             Ok(Some(secret)) => self.observe_secret(secret),
             Ok(None) => self.observe_deleted(),
             Err(error) => return Err(format!("cannot read the Secret: {error}")),
@@ -372,7 +370,7 @@ impl AuthorityController {
             ObjectMeta { generate_name: Some(format!("{NAME}-")), ..ObjectMeta::default() };
         let probe = Secret { metadata, ..Secret::default() };
         let params = PostParams { dry_run: true, ..self.params() };
-        let made = call_api(self.secrets.create(&params, &probe)).await;
+        let made = call(CALL_TIMEOUT, self.secrets.create(&params, &probe)).await;
         let made = made.map_err(|error| format!("cannot read the API server's time: {error}"))?;
         let time = made.metadata.creation_timestamp.map(|time| time.0.as_second());
         let seconds = time.and_then(|seconds| u64::try_from(seconds).ok());
@@ -452,24 +450,4 @@ fn invalid_secret(problem: &str, is_in_force: bool) -> String {
 /// A number that grows with every write.
 fn version(secret: &Secret) -> Option<u64> {
     secret.metadata.resource_version.as_ref().and_then(|version| version.parse().ok())
-}
-
-/// Why a call to the API server failed.
-#[derive(Debug, thiserror::Error)]
-enum CallError {
-    #[error("{1} ({0})")]
-    Status(u16, String),
-    #[error("{0}")]
-    Other(String),
-}
-
-async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    match timeout(CALL_TIMEOUT, call).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(kube::Error::Api(status))) => Err(CallError::Status(status.code, status.message)),
-        Ok(Err(error)) => Err(CallError::Other(format!("{:#}", anyhow::Error::from(error)))),
-        Err(_) => {
-            Err(CallError::Other(format!("no answer from the API server within {CALL_TIMEOUT:?}")))
-        }
-    }
 }

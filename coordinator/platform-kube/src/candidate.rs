@@ -24,7 +24,7 @@ use crate::leader_connection::{KnownReplicasSender, LeaderConnection};
 use crate::leader_failure_detector::{
     LeaderFailureDetector, LeaderSignal, LeaderStatus, Vacancy, renewal_interval,
 };
-use crate::lease_call::LeaseError;
+use crate::lease_error::LeaseError;
 use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, LeaseRecord};
 use crate::pods::Pods;
 use crate::term_stores::{PodExposures, RELEASE_TIMEOUT, TermLease};

@@ -19,7 +19,8 @@ use leasehold_platform::campaign::EPOCH_MAX;
 use leasehold_types::{CellId, Epoch, Moment, TimeBounds};
 use tokio::sync::watch;
 
-use crate::lease_call::{LeaseError, call_api};
+use crate::api_call::{CALL_TIMEOUT, call};
+use crate::lease_error::LeaseError;
 
 /// Annotation of the Lease: for how many milliseconds after this write a predecessor of the holder
 /// may still believe that it leads. Missing if no predecessor may.
@@ -144,7 +145,7 @@ impl LeaseLock {
         // A list has the store's revision. Without a resourceVersion in the request it is
         // consistent.
         let wanted = ListParams::default().fields(&format!("metadata.name={LEASE}"));
-        let list = call_api(self.api.list(&wanted)).await?;
+        let list = call(CALL_TIMEOUT, self.api.list(&wanted)).await?;
         let revision = revision_of(list.metadata.resource_version.as_deref())?;
         let record = list.items.into_iter().next().map(LeaseRecord::of).transpose()?;
         Ok(LeaseRead { revision, record })
@@ -178,8 +179,8 @@ impl LeaseLock {
         annotate(&mut lease, epoch, cell, Some(&self.address), earlier);
         let sent_at = clock::now();
         let taken = match &read.record {
-            Some(_) => call_api(self.api.replace(LEASE, &post_params(), &lease)).await,
-            None => call_api(self.api.create(&post_params(), &lease)).await,
+            Some(_) => call(CALL_TIMEOUT, self.api.replace(LEASE, &post_params(), &lease)).await,
+            None => call(CALL_TIMEOUT, self.api.create(&post_params(), &lease)).await,
         };
         match taken {
             Ok(lease) => {
@@ -192,7 +193,7 @@ impl LeaseLock {
                 Ok(Some((HeldLease { epoch, cell, predecessor_end: end, lease }, sent_at)))
             }
             Err(error) if error.is_conflict() => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -207,13 +208,13 @@ impl LeaseLock {
             spec.lease_duration_seconds = Some(whole_seconds(self.leadership));
             let earlier = held.predecessor_end.since(sent_at);
             annotate(&mut lease, held.epoch, held.cell, Some(&self.address), earlier);
-            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
+            match call(CALL_TIMEOUT, self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(lease) => {
                     *held.lease = lease;
                     return Ok(RenewOutcome::Renewed { sent_at });
                 }
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
             let read = self.read().await?;
             match read.record {
@@ -237,11 +238,11 @@ impl LeaseLock {
             let earlier = held.predecessor_end.since(clock::now());
             annotate(&mut lease, held.epoch.max(above), held.cell, None, earlier);
             lease.spec.get_or_insert_default().holder_identity = Some(String::new());
-            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
+            match call(CALL_TIMEOUT, self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(_) => return Ok(()),
                 Err(error)
                     if error.is_conflict() || error.is_not_found() || error.is_unanswered() => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
             match self.read().await?.record {
                 Some(record) if self.is_mine(&record, held.epoch) => held.lease = record.lease,

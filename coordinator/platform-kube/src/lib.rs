@@ -4,13 +4,14 @@
 //! decisions.
 
 mod access;
+pub mod api_call;
 pub mod authority;
 mod candidate;
 pub mod desired;
 mod leader_connection;
 mod leader_failure_detector;
 mod leadership;
-mod lease_call;
+mod lease_error;
 mod lease_lock;
 pub mod pods;
 mod term_stores;

@@ -10,8 +10,8 @@ use leasehold_coordinator_core::campaign::{
 use leasehold_driver::clock;
 use leasehold_platform::campaign::{ExposureStore, LossReason, Successor, TermStore};
 use leasehold_types::{Epoch, Moment};
-use tokio::time::timeout;
 
+use crate::api_call::call_together;
 use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, RenewOutcome};
 use crate::pods::Pods;
 
@@ -84,10 +84,8 @@ impl TermStore for TermLease {
     }
 
     async fn release(self, above: Epoch) -> Result<(), String> {
-        match timeout(RELEASE_TIMEOUT, self.lock.release(self.held(), above)).await {
-            Ok(released) => released.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {RELEASE_TIMEOUT:?}")),
-        }
+        let released = call_together(RELEASE_TIMEOUT, self.lock.release(self.held(), above)).await;
+        released.map_err(|error| error.to_string())
     }
 }
 

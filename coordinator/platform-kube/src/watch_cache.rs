@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use self::events::{RetriedError, events};
-pub(crate) use self::events::{error_with_causes, is_forbidden};
 
 /// The most objects in one cache. A cache with more never becomes complete.
 pub const OBJECTS_MAX: usize = 500_000;

@@ -156,14 +156,14 @@ impl EventWriter {
 }
 
 /// Tries until the API server has answered.
-async fn write_with_retries<T, F>(mut call: impl FnMut() -> F) -> WriteOutcome
+async fn write_with_retries<T, F>(mut request: impl FnMut() -> F) -> WriteOutcome
 where
     F: Future<Output = kube::Result<T>>,
 {
     let start = clock::now();
     let mut backoff = Backoff::new(RETRY_DELAYS);
     loop {
-        match answer(call()).await {
+        match answer(request()).await {
             Ok(_) => return WriteOutcome::Done,
             // A new name can only exist because the answer to an earlier attempt was lost.
             Err(ApplyError::Conflict(_)) => return WriteOutcome::AlreadyThere,

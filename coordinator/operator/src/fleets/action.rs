@@ -12,7 +12,7 @@ use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
 use serde_json::{Value, json};
 
 use super::worker_pod::{DRAINED_POD_COST, DrainReason};
-use crate::applier::{Applier, ApplyError, answer};
+use crate::applier::{Applier, ApplyError};
 use crate::events::EventReason;
 
 /// One thing to do.
@@ -176,7 +176,7 @@ impl Action {
                 annotate(applier, pod, json!({ DELETION_COST_ANNOTATION: cost.to_string() })).await
             }
             ActionKind::SetBusyLabel(pod, busy) => {
-                let is_written = answer(pods.mark_busy(pod, *busy)).await?;
+                let is_written = pods.mark_busy(pod, *busy).await?;
                 Ok(if is_written { ActionOutcome::Done(None) } else { ActionOutcome::Outdated })
             }
             ActionKind::DeletePod(pod) => {
@@ -290,9 +290,9 @@ mod tests {
         let pod = fixtures::pod("a jobs=1").pod;
         let action = Action::on_pod(&pod, ActionKind::SetBusyLabel(Arc::clone(&pod), true));
         for (code, done) in [
-            (503, ActionOutcome::Failed("it says no".into(), Failure::Passing)),
-            (500, ActionOutcome::Failed("it says no".into(), Failure::Internal)),
-            (403, ActionOutcome::Failed("it says no".into(), Failure::Refused)),
+            (503, ActionOutcome::Failed("it says no (503)".into(), Failure::Passing)),
+            (500, ActionOutcome::Failed("it says no (500)".into(), Failure::Internal)),
+            (403, ActionOutcome::Failed("it says no (403)".into(), Failure::Refused)),
             (404, ActionOutcome::Outdated),
         ] {
             let (applier, pods) = answered(code);

@@ -15,11 +15,12 @@ use leasehold_driver::history::FleetChange;
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::LEASE;
+use leasehold_platform_kube::api_call::{CALL_TIMEOUT, call};
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
 use leasehold_types::{ClusterName, Epoch, Moment, WorkerKey, duration};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{interval, timeout};
+use tokio::time::interval;
 
 use super::Context;
 use super::action::{Action, ActionKind};
@@ -31,8 +32,6 @@ use crate::events::{EventReason, EventRecorder, NewEvent};
 
 /// How often to check for drains that take too long.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the API server may take to show the Lease.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most lost and the most draining workers that are tracked.
 const TRACKED_MAX: usize = 10_000;
 
@@ -81,7 +80,7 @@ async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
     let settings = &context.settings;
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &settings.namespace);
     // The event is also written without the UID.
-    let lease = timeout(ANSWER_WITHIN, leases.get(LEASE)).await.ok().and_then(Result::ok);
+    let lease = call(CALL_TIMEOUT, leases.get(LEASE)).await.ok();
     let regarding = ObjectReference {
         api_version: Some(Lease::api_version(&()).into()),
         kind: Some(Lease::kind(&()).into()),

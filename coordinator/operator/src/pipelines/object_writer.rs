@@ -3,12 +3,13 @@
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject};
+use leasehold_platform_kube::api_call::{ApiError, CALL_TIMEOUT, call_together};
 use leasehold_types::PipelineName;
 use serde_json::{Value, json};
 
 use super::managed_kind::{ManagedKind, belongs_to, controller, owning_pipeline};
 use super::managed_objects::{ManagedObject, ManagedObjects};
-use crate::applier::{self, Applier, ApplyError};
+use crate::applier::{Applier, ApplyError};
 use crate::digest::digest;
 
 /// Why an object is not as desired.
@@ -32,6 +33,12 @@ impl From<ApplyError> for ObjectError {
             | ApplyError::Internal(why)
             | ApplyError::Retry(why) => Self::Retry(why),
         }
+    }
+}
+
+impl From<ApiError> for ObjectError {
+    fn from(error: ApiError) -> Self {
+        ApplyError::from(error).into()
     }
 }
 
@@ -94,7 +101,7 @@ impl ObjectWriter {
             };
             self.update(pipeline, uid, kind, desired, &known).await
         };
-        within(bring).await.map(|()| true)
+        call_together(CALL_TIMEOUT, bring).await.map(|()| true)
     }
 
     /// Writes the status of an existing object.
@@ -113,7 +120,7 @@ impl ObjectWriter {
             "metadata": { "name": name, "namespace": namespace, "uid": uid },
             "status": status,
         });
-        within(async {
+        call_together(CALL_TIMEOUT, async {
             let api = self.api(kind, namespace);
             let shown = self.applier.apply_status(&api, name, &body).await?;
             self.managed_objects.store_written(kind, &shown);
@@ -133,7 +140,7 @@ impl ObjectWriter {
         if managed.is_deleting {
             return Ok(());
         }
-        within(async { self.delete(pipeline, kind, name, managed).await }).await
+        call_together(CALL_TIMEOUT, self.delete(pipeline, kind, name, managed)).await
     }
 
     /// Creates an object; returns the one that already has its name.
@@ -238,9 +245,4 @@ fn is_known_to(pipeline: &PipelineName, object: &DynamicObject) -> bool {
     let is_controlled = controller(metadata).is_some();
     owning_pipeline(metadata).as_ref() == Some(pipeline)
         && (is_controlled || belongs_to(metadata, pipeline, ""))
-}
-
-/// Bounds the calls for one object together.
-async fn within<T>(calls: impl Future<Output = Result<T, ObjectError>>) -> Result<T, ObjectError> {
-    applier::answer(async { Ok::<_, ApplyError>(calls.await) }).await?
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use leasehold_driver::keyed_limit::KeyedLimit;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
-/// The timeout of one call to the API server.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+use crate::api_call;
+
+/// The timeout of one review: the one who asks waits for it.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Whom a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl ReviewLanes {
         &self,
         lane: Lane,
         caller: &str,
-        call: impl Future<Output = Result<T, kube::Error>>,
+        request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, String> {
         let limit = match lane {
             Lane::Agent => &self.agents,
@@ -76,11 +77,7 @@ impl ReviewLanes {
             return Err("too many requests of this kind wait for the API server".into());
         };
         let _permit = limit.in_flight.acquire().await.expect("never closed");
-        match timeout(ANSWER_WITHIN, call).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("the API server did not answer within {ANSWER_WITHIN:?}")),
-        }
+        api_call::call(REVIEW_TIMEOUT, request).await.map_err(|error| error.to_string())
     }
 }
 

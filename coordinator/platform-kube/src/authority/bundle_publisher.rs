@@ -15,7 +15,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIELD_MANAGER, NAME, call_api};
+use super::{FIELD_MANAGER, NAME};
+use crate::api_call::{ApiError, CALL_TIMEOUT, call};
 
 /// The ConfigMap's key.
 const KEY: &str = "ca.crt";
@@ -60,7 +61,7 @@ impl BundlePublisher {
     }
 
     /// Writes every ConfigMap if this replica leads. Returns whether no write failed.
-    async fn publish(&mut self, warnings: &mut BTreeMap<String, String>) -> bool {
+    async fn publish(&mut self, warnings: &mut BTreeMap<String, ApiError>) -> bool {
         let is_leader = *self.leads.borrow_and_update();
         let bundle = self.bundle.borrow_and_update().clone();
         let mut namespaces = self.namespaces.borrow_and_update().clone();
@@ -90,7 +91,7 @@ impl BundlePublisher {
                 Err(problem) => {
                     is_done = false;
                     if warnings.get(&namespace) != Some(&problem) {
-                        tracing::warn!(namespace, problem, "cannot write the ConfigMap {NAME}");
+                        tracing::warn!(namespace, %problem, "cannot write the ConfigMap {NAME}");
                         warnings.insert(namespace, problem);
                     }
                 }
@@ -100,7 +101,7 @@ impl BundlePublisher {
     }
 }
 
-async fn write(client: Client, namespace: &str, bundle: &str) -> Result<(), String> {
+async fn write(client: Client, namespace: &str, bundle: &str) -> Result<(), ApiError> {
     let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
     let wanted = json!({
         "apiVersion": "v1",
@@ -112,8 +113,6 @@ async fn write(client: Client, namespace: &str, bundle: &str) -> Result<(), Stri
         "data": { KEY: bundle },
     });
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    call_api(maps.patch(NAME, &params, &Patch::Apply(&wanted)))
-        .await
-        .map(drop)
-        .map_err(|e| e.to_string())
+    let written = call(CALL_TIMEOUT, maps.patch(NAME, &params, &Patch::Apply(&wanted))).await;
+    written.map(drop)
 }

@@ -19,7 +19,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIELD_MANAGER, call_api};
+use super::FIELD_MANAGER;
+use crate::api_call::{CALL_TIMEOUT, call};
 use crate::watch_cache::{WatchCache, named};
 
 /// The delay of a retry.
@@ -124,7 +125,8 @@ impl CaInjector {
         let patch = Patch::Strategic(json!({ "webhooks": webhooks }));
         let field_manager = Some(FIELD_MANAGER.to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
-        let written = call_api(api.patch_metadata(&self.configuration, &params, &patch)).await;
+        let written =
+            call(CALL_TIMEOUT, api.patch_metadata(&self.configuration, &params, &patch)).await;
         let name = &self.configuration;
         written.map_err(|error| format!("cannot write the caBundle of {name}: {error}"))?;
         tracing::info!(configuration = self.configuration, "caBundle written");

@@ -27,13 +27,12 @@ use tokio::task::AbortHandle;
 
 use super::source::{NamedMaps, Source};
 use super::watch_health::WatchHealth;
+use crate::api_call::ApiError;
 use crate::watch_cache::events;
 
 /// ConfigMaps in one answer of the API server: each may have a MiB, and tenants decide how many
 /// there are.
 const STREAM_LISTS_PER_PAGE: u32 = 8;
-/// The status of a list of a kind without a CRD.
-const NOT_FOUND: u16 = 404;
 
 /// What changed.
 #[derive(Debug)]
@@ -241,8 +240,8 @@ impl WatchTask {
 /// is starting, or does not serve the group, does not count.
 async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) -> bool {
     let Source::Objects { kind, .. } = source else { return false };
-    let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
-    if status.code != NOT_FOUND {
+    let watcher::Error::InitialListFailed(error) = error else { return false };
+    if !ApiError::from(error).is_not_found() {
         return false;
     }
     let known = client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await;
@@ -274,9 +273,7 @@ mod tests {
                         json!({ "groupVersion": "leasehold.dev/v1alpha1", "resources": resources }),
                     )
                 }
-                _ => {
-                    (404, json!({ "status": "Failure", "code": NOT_FOUND, "message": "not found" }))
-                }
+                _ => (404, json!({ "status": "Failure", "code": 404, "message": "not found" })),
             };
             let body = Body::from(body.to_string().into_bytes());
             Ok::<_, std::convert::Infallible>(

@@ -11,15 +11,15 @@ use leasehold_driver::clock;
 use leasehold_driver::freshness::Freshness;
 use leasehold_types::Moment;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::source::Source;
-use crate::watch_cache::{error_with_causes, is_forbidden};
+use crate::api_call::{ApiError, call_together};
 
-/// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
+/// The time between two probes; with [`PROBE_TIMEOUT`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);
 /// The timeout of one probe.
-const WITHIN: Duration = Duration::from_secs(4);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long after its retry a broken watch would have failed again.
 const FAILS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -129,10 +129,9 @@ impl WatchHealth {
     ) {
         loop {
             let asked_at = clock::now();
-            let failure = match timeout(WITHIN, probe(&scopes)).await {
-                Ok(Ok(())) => self.api_answered(asked_at),
-                Ok(Err(error)) => Some(error_with_causes(&error)),
-                Err(_) => Some(format!("no answer from the API server within {WITHIN:?}")),
+            let failure = match call_together(PROBE_TIMEOUT, probe(&scopes)).await {
+                Ok(()) => self.api_answered(asked_at),
+                Err(error) => Some(error.to_string()),
             };
             freshness.send_modify(|freshness| {
                 *freshness = match failure {
@@ -151,11 +150,11 @@ impl WatchHealth {
 
 /// Reads one object of the first scope that the API server does not forbid. An answer shows that it
 /// is there, also where it forbids all.
-async fn probe(scopes: &[Api<DynamicObject>]) -> kube::Result<()> {
+async fn probe(scopes: &[Api<DynamicObject>]) -> Result<(), ApiError> {
     let one = ListParams::default().limit(1);
     for api in scopes {
-        match api.list_metadata(&one).await {
-            Err(error) if is_forbidden(&error) && scopes.len() > 1 => {}
+        match api.list_metadata(&one).await.map_err(ApiError::from) {
+            Err(error) if error.is_forbidden() && scopes.len() > 1 => {}
             answer => return answer.map(drop),
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Error};
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{Leadership, Presence};
@@ -18,17 +18,16 @@ use leasehold_driver::clock;
 use leasehold_driver::port::Handle;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Shared;
 use super::facts::{PodFacts, PodName};
 use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer, RemovedPod};
 use super::store::{ApiCheck, CoreView, Tombstone, TombstoneAction};
+use crate::api_call::{CALL_TIMEOUT, call};
 
 /// How often tombstones are checked while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The timeout of one read.
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a read that the API server did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Reads in flight.
@@ -173,7 +172,7 @@ impl TombstoneReaper {
             let shared = Arc::clone(&shared);
             async move {
                 let api: Api<Pod> = shared.api(Some(&name.namespace));
-                let answer = timeout(ASK_TIMEOUT, api.get_opt(&name.name)).await;
+                let answer = call(CALL_TIMEOUT, api.get_opt(&name.name)).await;
                 (name, tombstone, answer)
             }
         });
@@ -181,13 +180,9 @@ impl TombstoneReaper {
         let mut delivered = true;
         while let Some((name, tombstone, answer)) = answers.next().await {
             let found = match answer {
-                Ok(Ok(pod)) => pod.as_ref().and_then(PodFacts::new),
-                Ok(Err(error)) => {
+                Ok(pod) => pod.as_ref().and_then(PodFacts::new),
+                Err(error) => {
                     tracing::debug!(%error, pod = name.name, "cannot read a pod that vanished");
-                    self.unanswered_at = Some(clock::now());
-                    continue;
-                }
-                Err(_) => {
                     self.unanswered_at = Some(clock::now());
                     continue;
                 }
@@ -208,15 +203,15 @@ impl TombstoneReaper {
         let nodes: Api<Node> = Api::all(self.shared.settings.client.clone());
         // Reading one node needs a right of its own; lists are allowed already.
         let named = ListParams::default().fields(&format!("metadata.name={node}"));
-        let answer = match timeout(ASK_TIMEOUT, nodes.list(&named)).await {
-            Ok(Ok(found)) => {
+        let answer = match call(CALL_TIMEOUT, nodes.list(&named)).await {
+            Ok(found) => {
                 let pod = RemovedPod {
                     since: clock::now().since(tombstone.since),
                     grace: tombstone.grace,
                 };
                 pod.judged_by(found.items.first(), Timestamp::now())
             }
-            Ok(Err(Error::Api(status))) if status.code == 403 => {
+            Err(error) if error.is_forbidden() => {
                 tracing::warn!(
                     pod = name.name,
                     namespace = name.namespace,
@@ -225,11 +220,10 @@ impl TombstoneReaper {
                 );
                 NodeAnswer::NotReadable
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(%error, node, "cannot read the node of a removed pod");
                 NodeAnswer::MayRun
             }
-            Err(_) => NodeAnswer::MayRun,
         };
         if answer == NodeAnswer::MayRun && tombstone.node_answer.is_none() {
             tracing::warn!(

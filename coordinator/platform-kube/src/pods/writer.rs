@@ -16,7 +16,6 @@ use leasehold_driver::clock;
 use leasehold_kube_api::names::{CLUSTER_LABEL, DRAIN_ANNOTATION, EXPOSED_LABEL, FIELD_MANAGER};
 use leasehold_types::{Epoch, WorkerKey};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::busy_mark::BusyMark;
 use super::exposure_annotation::{self, ENTRIES_MAX};
@@ -24,12 +23,10 @@ use super::facts::{PodName, version};
 use super::patch::{ObservedPod, PatchDecision, PodPatch};
 use super::store::Listed;
 use super::{PodFacts, Pods};
-use crate::watch_cache::is_forbidden;
+use crate::api_call::{ApiError, CALL_TIMEOUT, call, call_together};
 
-/// The timeout of one write.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout of a call that a webhook makes: two of them fit into the API server's timeout.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+const WEBHOOK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most attempts of one write after conflicts.
 const TRIES_MAX: usize = 3;
 /// The most pods of one page of a list: their annotations may have 256 KiB each.
@@ -62,7 +59,7 @@ impl Pods {
                 let pods = match (self.list(scope.as_deref(), label).await, &scope) {
                     (Ok(pods), _) => pods,
                     (Err(error), Some(namespace))
-                        if error.downcast_ref::<kube::Error>().is_some_and(is_forbidden) =>
+                        if error.downcast_ref().is_some_and(ApiError::is_forbidden) =>
                     {
                         unreadable.insert(namespace.clone());
                         break;
@@ -103,8 +100,7 @@ impl Pods {
         };
         let mut listed = Vec::new();
         loop {
-            let page = timeout(PAGE_TIMEOUT, api.list_metadata(&params)).await;
-            let page = page.with_context(whose)?.with_context(whose)?;
+            let page = call(PAGE_TIMEOUT, api.list_metadata(&params)).await.with_context(whose)?;
             listed.extend(page.items.iter().filter_map(|pod| {
                 let ObservedPod { uid, version, exposures, .. } = observed(pod)?;
                 let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
@@ -148,19 +144,20 @@ impl Pods {
     /// Marks a pod as busy or idle; returns false if the pod has changed meanwhile.
     ///
     /// # Errors
-    /// If the API server rejects the write.
-    pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
+    /// If the API server rejects the write or does not answer.
+    pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> Result<bool, ApiError> {
         let change = if busy { &PodPatch::Busy } else { &PodPatch::Idle };
-        Ok(self.try_write(facts, change).await? == EntryOutcome::Done)
+        let written = call_together(CALL_TIMEOUT, self.try_write(facts, change)).await?;
+        Ok(written == EntryOutcome::Done)
     }
 
     /// Reads a pod; `None` if it no longer exists.
     ///
     /// # Errors
     /// If the API server does not answer.
-    pub(crate) async fn read(&self, seen: &PodFacts) -> Result<Option<PodFacts>, String> {
+    pub(crate) async fn read(&self, seen: &PodFacts) -> Result<Option<PodFacts>, ApiError> {
         let api = self.0.api(Some(&seen.pod.namespace));
-        let pod = in_time(api.get_opt(&seen.pod.name)).await?;
+        let pod = call(WEBHOOK_CALL_TIMEOUT, api.get_opt(&seen.pod.name)).await?;
         Ok(pod.as_ref().and_then(PodFacts::new).filter(|pod| pod.uid == seen.uid))
     }
 
@@ -168,21 +165,20 @@ impl Pods {
     ///
     /// # Errors
     /// If the API server rejects the write or does not answer.
-    pub(crate) async fn mark_for_drain(&self, pod: &PodFacts, why: &str) -> Result<(), String> {
+    pub(crate) async fn mark_for_drain(&self, pod: &PodFacts, why: &str) -> Result<(), ApiError> {
         let api = self.0.api(Some(&pod.pod.namespace));
         let metadata = json!({
             "uid": pod.uid,
             "resourceVersion": pod.version.to_string(),
             "annotations": { DRAIN_ANNOTATION: why },
         });
-        in_time(patch(&api, &pod.pod.name, metadata)).await.map(drop)
+        call(WEBHOOK_CALL_TIMEOUT, patch(&api, &pod.pod.name, metadata)).await.map(drop)
     }
 
     async fn write(&self, facts: &PodFacts, change: &PodPatch) -> EntryOutcome {
-        match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
-            Ok(Ok(written)) => written,
-            Ok(Err(error)) => self.failed(&facts.pod, &format!("cannot write a pod: {error}")),
-            Err(_) => self.failed(&facts.pod, "cannot write a pod: no answer from the API server"),
+        match call_together(CALL_TIMEOUT, self.try_write(facts, change)).await {
+            Ok(written) => written,
+            Err(error) => self.failed(&facts.pod, &format!("cannot write a pod: {error}")),
         }
     }
 
@@ -199,7 +195,11 @@ impl Pods {
 
     /// Tries a change on the observed version of the pod, then on newer ones. It decides each time
     /// again whether to write: a successor may have written the entry.
-    async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<EntryOutcome> {
+    async fn try_write(
+        &self,
+        facts: &PodFacts,
+        change: &PodPatch,
+    ) -> Result<EntryOutcome, ApiError> {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
         let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
@@ -227,14 +227,13 @@ impl Pods {
                         .record_write(&facts.pod, ObservedPod { version, exposures, mark, ..base });
                     return Ok(EntryOutcome::Done);
                 }
-                Err(error) => error,
+                Err(error) => ApiError::from(error),
             };
             tries += 1;
-            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
-            if conflict && !change.is_retried() {
+            if error.is_conflict() && !change.is_retried() {
                 return Ok(EntryOutcome::Failed);
             }
-            if !conflict || tries == TRIES_MAX {
+            if !error.is_conflict() || tries == TRIES_MAX {
                 return Err(error);
             }
             let found = api.get_metadata_opt(name).await?;
@@ -271,14 +270,6 @@ fn warn_of_unlimited(exposed: &BTreeMap<WorkerKey, Entry>) {
          if they may hold anything: {}{more}",
         named.join(", ")
     );
-}
-
-/// Waits for a call that a webhook makes, at most [`CALL_TIMEOUT`].
-async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-    match timeout(CALL_TIMEOUT, call).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err("no answer from the API server".to_owned()),
-    }
 }
 
 async fn patch(

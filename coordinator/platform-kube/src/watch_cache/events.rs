@@ -13,6 +13,8 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
+use crate::api_call::{ApiError, error_with_causes};
+
 /// How long a watch lasts, in seconds, before the API server ends it and it starts again. A watch
 /// on a dead connection is ended by this side soon after that.
 const WATCH_SECONDS: u32 = 40;
@@ -21,8 +23,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// The watch's resource version is too old: the objects are listed again. This is not a failure.
 const GONE: u16 = 410;
-const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
 
 /// A failed list or watch. The next poll of the stream waits until the retry.
 #[derive(Debug)]
@@ -45,16 +45,11 @@ impl RetriedError {
     pub fn is_forbidden(&self) -> bool {
         match &self.error {
             watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
-                is_forbidden(error)
+                ApiError::from(error).is_forbidden()
             }
             _ => false,
         }
     }
-}
-
-/// Whether the API server forbids a call.
-pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN)
 }
 
 /// Lists and watches without end: events in their order, and an error for each failure. It logs
@@ -155,27 +150,9 @@ fn hint(error: &watcher::Error) -> Option<&'static str> {
     else {
         return None;
     };
-    match error {
-        kube::Error::Api(status) if matches!(status.code, FORBIDDEN | NOT_FOUND) => {
-            Some("check that the CRDs and the RBAC rules of this version are applied")
-        }
-        _ => None,
-    }
-}
-
-/// An error and those of its causes that its own text does not contain, in one line.
-pub(crate) fn error_with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut inner = error.source();
-    while let Some(error) = inner {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-        inner = error.source();
-    }
-    text
+    let error = ApiError::from(error);
+    (error.is_forbidden() || error.is_not_found())
+        .then_some("check that the CRDs and the RBAC rules of this version are applied")
 }
 
 #[cfg(test)]

@@ -15,16 +15,15 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::api_call::{CALL_TIMEOUT, call};
 use crate::watch_cache::{WatchCache, named};
 
 /// The path before the key.
 const PREFIX: &str = "/evict";
 /// The bytes of a key, which is written in hexadecimal.
 const KEY_BYTES: usize = 16;
-/// The timeout of one write.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The delay of a retry.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -110,14 +109,9 @@ impl CallerKeyWriter {
         let field_manager = Some(FIELD_MANAGER.to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
         let write = api.patch_metadata(&self.configuration, &params, &patch);
-        match timeout(WRITE_TIMEOUT, write).await {
-            Ok(Ok(_)) => {
-                tracing::info!(configuration = self.configuration, "key of the webhook written");
-                Ok(())
-            }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer from the API server".to_owned()),
-        }
+        call(CALL_TIMEOUT, write).await.map_err(|error| error.to_string())?;
+        tracing::info!(configuration = self.configuration, "key of the webhook written");
+        Ok(())
     }
 }
 

@@ -12,12 +12,13 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::Resource;
 use leasehold_driver::clock;
 use leasehold_driver::metrics::Metrics;
+use leasehold_platform_kube::api_call::{CALL_TIMEOUT, call_together};
 use leasehold_types::Moment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::applier::{Applier, ApplyError, answer};
+use crate::applier::{Applier, ApplyError};
 use crate::workqueue::{Backoff, Delays, Failures, WorkQueue};
 
 /// The shortest time between two writes of one object.
@@ -124,8 +125,8 @@ impl<K: StatusResource> StatusWriter<K> {
                 let mut entry = self.entries.remove(&target).unwrap_or_default();
                 let applier = &applier;
                 running.push(async move {
-                    let result =
-                        answer(entry.sync::<K>(applier, &target, make, figures_every)).await;
+                    let calls = entry.sync::<K>(applier, &target, make, figures_every);
+                    let result = call_together(CALL_TIMEOUT, calls).await;
                     (target, entry, result)
                 });
             }
