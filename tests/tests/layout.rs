@@ -311,7 +311,7 @@ fn planner_and_ledger_do_not_name_each_others_types() {
 
 /// Names that are allowed in some files below a folder only: the folder, the names, and the
 /// prefixes of the allowed paths.
-const RESERVED: [(&str, &[&str], &[&str]); 6] = [
+const RESERVED: [(&str, &[&str], &[&str]); 7] = [
     ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/driver/src/clock.rs"]),
     (
         "agent",
@@ -339,6 +339,11 @@ const RESERVED: [(&str, &[&str], &[&str]); 6] = [
             "coordinator/operator",
             "coordinator/cli",
         ],
+    ),
+    (
+        "coordinator",
+        &["kube::Error", "Error::Api"],
+        &["coordinator/platform-kube/src/api_call.rs", "coordinator/cli"],
     ),
 ];
 
@@ -392,21 +397,40 @@ fn crates_do_not_depend_on_forbidden_crates() {
     assert!(!demo.contains("kube"), "the demo must not depend on the Kubernetes client");
 }
 
-#[test]
-fn clocks_cores_and_manifest_readers_appear_only_in_their_crates() {
+/// The places in a file where it must not have a reserved name.
+fn misplaced_names(path: &Path, text: &str) -> Vec<String> {
+    let shown = path.to_str().expect("UTF-8");
     let mut wrong = Vec::new();
     for (folder, words, allowed) in RESERVED {
-        for (path, text) in crates_below(folder) {
-            let shown = path.to_str().expect("UTF-8");
-            if allowed.iter().any(|prefix| shown.starts_with(prefix)) || is_test_file(&path) {
-                continue;
-            }
-            for (number, line) in code(&text) {
-                for word in words.iter().filter(|word| names(line, word)) {
-                    wrong.push(format!("{shown}:{number}: {word} is allowed in {allowed:?} only"));
-                }
+        if !path.starts_with(folder) || allowed.iter().any(|prefix| shown.starts_with(prefix)) {
+            continue;
+        }
+        for (number, line) in code(text) {
+            for word in words.iter().filter(|word| names(line, word)) {
+                wrong.push(format!("{shown}:{number}: {word} is allowed in {allowed:?} only"));
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn reserved_names_appear_only_in_their_files() {
+    let all = ["coordinator", "agent"].into_iter().flat_map(crates_below);
+    let shipped = all.filter(|(path, _)| !is_test_file(path));
+    let wrong: Vec<String> =
+        shipped.flat_map(|(path, text)| misplaced_names(&path, &text)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn finds_a_planted_match_on_an_error_of_the_kubernetes_client() {
+    let planted = "// Of a kube::Error.\nuse kube::Error;\nif let Error::Api(status) = error {}\n";
+    let file = "coordinator/operator/src/applier.rs";
+    let found = misplaced_names(Path::new(file), planted);
+    let places: Vec<_> =
+        found.iter().filter_map(|place| place.split(" is allowed").next()).collect();
+    assert_eq!(places, [format!("{file}:2: kube::Error"), format!("{file}:3: Error::Api")]);
+    let own = Path::new("coordinator/platform-kube/src/api_call.rs");
+    assert_eq!(misplaced_names(own, planted), [""; 0]);
 }
