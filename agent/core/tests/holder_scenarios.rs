@@ -21,7 +21,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
     CellId, ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce,
-    SetName, Share, StartId, StreamKey, StreamName, TermId, Token, WorkerName,
+    SetName, Share, StartId, StreamKey, StreamName, TermId, Token, WorkerName, duration,
 };
 
 #[test]
@@ -193,7 +193,7 @@ impl Scenario {
             }
             "restart" => self.restart(plain),
             "after" => {
-                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
+                self.now = self.now + duration::parse(plain[0]).expect("a duration");
                 self.holder.handle_wake(self.now);
             }
             "lease" => self.show_lease(plain, out),
@@ -359,18 +359,18 @@ fn config(incarnation: Incarnation, who: &Options) -> Config {
     }
 }
 
-/// With `ttl=MS` another lease time than 10 s.
+/// With `ttl=TIME` another lease time than 10 s.
 fn terms(pairs: &Words) -> Terms {
-    let ttl = pairs.get("ttl").map_or(10_000, |ttl| ttl.parse().expect("milliseconds"));
+    let ttl = pairs.get("ttl").map(|ttl| duration::parse(ttl).expect("a duration"));
     Terms {
-        ttl: Duration::from_millis(ttl),
+        ttl: ttl.unwrap_or(Duration::from_secs(10)),
         beat: Duration::from_secs(2),
         reserve: Duration::from_millis(10_600),
         drain_deadline: Duration::from_secs(3600),
     }
 }
 
-/// `welcome EPOCH [term=N] [cell=N] [ttl=MS]`
+/// `welcome EPOCH [term=N] [cell=N] [ttl=TIME]`
 fn welcome(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let epoch = Epoch(plain[0].parse().expect("an epoch"));
     let term = TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term")));
@@ -391,7 +391,7 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [^a:TOKEN] [-a:TOKEN]
-/// [!a:TOKEN] [pool=TOKEN:SIZE] [newer=GENERATION] [ttl=MS]`; `^` grants a pinned stream, and `!`
+/// [!a:TOKEN] [pool=TOKEN:SIZE] [newer=GENERATION] [ttl=TIME]`; `^` grants a pinned stream, and `!`
 /// revokes a stream and stops renewing it. A stream
 /// `PIPELINE/NODE/INDEX` is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {

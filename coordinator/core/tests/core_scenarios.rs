@@ -26,7 +26,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce,
-    SetName, StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
+    SetName, StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName, duration,
 };
 use shown::shown;
 
@@ -189,7 +189,7 @@ impl Scenario {
                 self.renew(sent_at);
             }
             "after" => {
-                self.now = self.now + ms(plain[0]);
+                self.now = self.now + time(plain[0]);
                 self.core.handle(Event::Wake, self.now);
             }
             _ => panic!("no command {verb:?}"),
@@ -232,9 +232,9 @@ impl Scenario {
             jobs_max: number("max", 8),
             jobs_per_worker_max: number("per", 3),
             drain_deadline: Duration::from_secs(3600),
-            ttl: Duration::from_secs(number("ttl", 10).into()),
+            ttl: pairs.get("ttl").map_or(Duration::from_secs(10), |ttl| time(ttl)),
             floor: number("floor", 0),
-            lost_after: pairs.get("lost").map(|it| ms(it)),
+            lost_after: pairs.get("lost").map(|lost| time(lost)),
             rollout_order: match pairs.get("order") {
                 Some(&"fair") => RolloutOrder::Fair,
                 _ => RolloutOrder::Newest,
@@ -261,12 +261,14 @@ impl Scenario {
                 Some(&"pinned") => Mode::Pinned,
                 _ => Mode::Expiring,
             },
-            handover_deadline: pairs.get("handover").map_or(Duration::from_secs(30), |it| ms(it)),
+            handover_deadline: pairs
+                .get("handover")
+                .map_or(Duration::from_secs(30), |handover| time(handover)),
             moves: Moves {
                 per_round_max: pairs
                     .get("moves")
                     .map_or(usize::MAX, |it| it.parse().expect("moves")),
-                cooldown: pairs.get("cooldown").map_or(Duration::ZERO, |it| ms(it)),
+                cooldown: pairs.get("cooldown").map_or(Duration::ZERO, |cooldown| time(cooldown)),
                 settle: Duration::ZERO,
             },
         };
@@ -283,8 +285,8 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2:IDENTITY] [predecessor-ms=N]
-    /// [no-leader-ms=N]`: a predecessor may grant for N ms more, or none has led for N ms.
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2:IDENTITY] [predecessor=TIME]
+    /// [no-leader=TIME]`: a predecessor may grant for that much longer, or none has led for it.
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();
@@ -303,9 +305,8 @@ impl Scenario {
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
         }
-        let ms = |name: &str| pairs.get(name).map_or(0, |it| it.parse().expect("milliseconds"));
-        let ahead = Duration::from_millis(ms("predecessor-ms"));
-        let behind = Duration::from_millis(ms("no-leader-ms"));
+        let span = |name: &str| pairs.get(name).map_or(Duration::ZERO, |span| time(span));
+        let (ahead, behind) = (span("predecessor"), span("no-leader"));
         let elected = Elected {
             epoch: self.epoch,
             term: TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term"))),
@@ -442,8 +443,8 @@ fn key(worker: &str) -> WorkerKey {
     WorkerKey { cluster: cluster_name(), worker: WorkerName::new(worker).expect("a worker") }
 }
 
-fn ms(text: &str) -> Duration {
-    Duration::from_millis(text.parse().expect("ms"))
+fn time(text: &str) -> Duration {
+    duration::parse(text).expect("a duration")
 }
 
 fn conn(text: &str) -> ConnId {

@@ -97,7 +97,7 @@ impl Runner {
         for worker in self.scenario.silent() {
             self.run(&format!("join {worker}"));
         }
-        self.run("after 60000");
+        self.run("after 60s");
         let held: Vec<_> = self.scenario.held().iter().map(|(share, _)| (*share).clone()).collect();
         let mut placed = Load::ZERO;
         for view in self.scenario.views() {
@@ -180,17 +180,17 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
         24 => format!("keep {worker}"),
         // Grants on their way were made under the former capacity.
         25 => format!("{wakes}{}", class_line(random, class)),
-        26 => format!("{wakes}noclass {class}\nafter 300\n{}", class_line(random, class)),
+        26 => format!("{wakes}noclass {class}\nafter 300ms\n{}", class_line(random, class)),
         27 => {
             *epoch += 1;
             let joins = workers.iter().filter(|_| random.u32(..8) > 0);
             let joins: Vec<_> = joins.map(|worker| format!("join {worker}")).collect();
             format!("elect {epoch} exposed={}\n{}", workers.join(","), joins.join("\n"))
         }
-        28 => format!("after {}", random.u32(50..1_000)),
+        28 => format!("after {}ms", random.u32(50..1_000)),
         _ => {
             // An agent that takes no grant for this long would have lost its leases.
-            format!("{wakes}after {}", [1_000, 12_000, 45_000][random.usize(..3)])
+            format!("{wakes}after {}ms", [1_000, 12_000, 45_000][random.usize(..3)])
         }
     }
 }

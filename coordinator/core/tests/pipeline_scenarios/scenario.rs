@@ -16,7 +16,7 @@ use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
     ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, StreamKey, TermId,
-    WorkerKey, WorkerName,
+    WorkerKey, WorkerName, duration,
 };
 
 use crate::agent::{Agent, TTL};
@@ -105,7 +105,7 @@ impl PipelineScenario {
                 self.core.handle(Event::Avoid(Arc::new(workers)), self.now);
             }
             "leave" => self.leave(plain[0]),
-            "after" => self.after(plain[0].parse().expect("ms"), out),
+            "after" => self.after(plain[0], out),
             _ => self.look(verb, &plain, out),
         }
     }
@@ -303,8 +303,8 @@ impl PipelineScenario {
     }
 
     /// Time passes; every agent that is not silent beats.
-    fn after(&mut self, ms: u64, out: &mut String) {
-        let end = self.now + Duration::from_millis(ms);
+    fn after(&mut self, time: &str, out: &mut String) {
+        let end = self.now + duration::parse(time).expect("a duration");
         while self.now < end {
             let step = end.since(self.now).min(Duration::from_secs(1));
             self.now = self.now + step;
