@@ -134,6 +134,8 @@ fn nothing_depends_on_the_tests() {
         let all = closure(package, "normal,build,dev");
         let found = TESTS.iter().find(|tests| all.contains(**tests));
         assert!(found.is_none(), "{package} depends on the package {found:?}");
+        let shipped = closure(package, "normal,build");
+        assert!(!shipped.contains("leasehold-scenario"), "{package} ships the runner of scenarios");
     }
 }
 
