@@ -1,4 +1,23 @@
-//! The effects of a core as the lines of a scenario.
+//! The effects of a core as the lines of an outcome. CONN is the number of a connection, and a
+//! TOKEN is `EPOCH.SEQ`. What is sent to agents:
+//!
+//! * `CONN welcome epoch=EPOCH`
+//! * `CONN refusal REASON: MESSAGE`, and `CONN close` where the core ends the connection
+//! * `CONN grant NUMBER echoes=NONCE …`, where NONCE is that of the newest report or beat that the
+//!   core has. What follows is what the grant changes; with nothing it renews the leases:
+//!   * `snapshot`: it lists all that the agent holds; `fresh`: before this agent nothing was
+//!     outstanding for the worker; `drain` and `undrain`: an order, and its end
+//!   * `pool=TOKEN:SIZE`, and `(floor JOBS)` for the size without a lease, unless it is 0
+//!   * `newer=GENERATION`: workers of that generation get slots first
+//!   * `+STREAM:TOKEN`: the stream is granted, with `(pinned)` until it is given back
+//!   * `-STREAM:TOKEN`: it is revoked, with `(lapses)` it is no longer renewed either
+//!
+//! What is ordered from the platform: `register WORKER,…` and `unregister WORKER,…` for the entries
+//! of workers, `confirm` for a renewal of leadership, `step down above=EPOCH` and `ask term
+//! seen=EPOCH` for a higher epoch.
+//!
+//! The notices are sentences. `freed STREAM of WORKER HOW` ends a lease: `Released` by its agent,
+//! `Expired`, or `Gone` with its worker.
 
 use std::fmt::Write as _;
 
