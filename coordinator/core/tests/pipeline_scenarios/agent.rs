@@ -158,26 +158,27 @@ impl Agent {
             self.drain = DrainPhase::Draining;
         }
         if grant.snapshot {
-            let listed = |stream: &StreamKey| grant.streams.iter().any(|it| it.stream == *stream);
+            let listed =
+                |stream: &StreamKey| grant.streams.iter().any(|granted| granted.stream == *stream);
             self.held.retain(|stream, _| listed(stream));
         }
-        for it in grant.streams {
-            match it.state {
+        for granted in grant.streams {
+            match granted.state {
                 StreamState::Held { .. } => {
-                    if let Some(share) = &it.share {
-                        self.routes.insert(it.stream.clone(), share.next.clone());
+                    if let Some(share) = &granted.share {
+                        self.routes.insert(granted.stream.clone(), share.next.clone());
                     }
-                    let load = self.held.get(&it.stream).and_then(|(_, load)| *load);
-                    let load = load.or(it.share.map(|share| share.load));
-                    self.held.insert(it.stream, (it.token, load));
+                    let load = self.held.get(&granted.stream).and_then(|(_, load)| *load);
+                    let load = load.or(granted.share.map(|share| share.load));
+                    self.held.insert(granted.stream, (granted.token, load));
                 }
                 // It ends with its time, if not before.
                 StreamState::Revoked { renewed: false, .. } => {
-                    self.held.remove(&it.stream);
-                    self.revoked.retain(|asked| asked.stream != it.stream);
+                    self.held.remove(&granted.stream);
+                    self.revoked.retain(|asked| asked.stream != granted.stream);
                 }
                 StreamState::Revoked { .. } => {
-                    self.revoked.push(Release { stream: it.stream, token: it.token });
+                    self.revoked.push(Release { stream: granted.stream, token: granted.token });
                 }
             }
         }

@@ -35,7 +35,8 @@ impl Foreseen {
         let busy = |view: &PipelineView| {
             let settled = matches!(view.phase, PipelinePhase::Ready | PipelinePhase::Pending);
             let unknown = view.reason.contains("is not known yet");
-            let leaves = view.bindings.iter().flat_map(|it| &it.shares).any(|it| it.draining);
+            let mut shares = view.bindings.iter().flat_map(|binding| &binding.shares);
+            let leaves = shares.any(|share| share.draining);
             !settled || unknown || leaves
         };
         if views.iter().any(busy) {
@@ -55,7 +56,7 @@ impl Foreseen {
     fn apply(&mut self, plan: PipelinesPlan) {
         for planned in plan.pipelines {
             let before = self.pipelines.remove(&planned.name);
-            assert_eq!(planned.before, before.as_ref().map(|it| it.phase), "{planned:?}");
+            assert_eq!(planned.before, before.as_ref().map(|shown| shown.phase), "{planned:?}");
             let mut shares = before.map(|before| before.shares).unwrap_or_default();
             for moved in planned.moves {
                 let key = (moved.node, moved.index);

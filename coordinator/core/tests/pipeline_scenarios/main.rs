@@ -1,6 +1,8 @@
-//! Stories of pipelines: `testdata/pipelines/*.txt` holds commands, and under `----` their outcome.
-//! The language is read in [`scenario::PipelineScenario::run`]. To regenerate the outcomes:
-//! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
+//! Scenarios of pipelines, `testdata/pipelines/*.txt`: a core and agents that carry out its grants.
+//! `tests/scenario` explains the files; to regenerate the outcomes: `LEASEHOLD_REGENERATE=1 cargo
+//! test -p leasehold-coordinator-core --test pipeline_scenarios`.
+//!
+//! The legend of [`scenario`] explains the commands, and [`shown`] the lines of the outcomes.
 
 mod agent;
 mod foreseen;
@@ -8,133 +10,118 @@ mod random;
 mod scenario;
 mod shown;
 
-use std::fmt::Write as _;
-use std::path::Path;
-
+use leasehold_scenario::{Language as _, with_fault};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
-use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::mutation::Mutation;
 use scenario::PipelineScenario;
 
 #[test]
 fn scenarios() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/pipelines");
-    let entries = std::fs::read_dir(folder).expect("testdata/pipelines");
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    files.sort();
-    assert!(!files.is_empty(), "no scenario");
-    for file in files {
-        check(&file);
-    }
+    leasehold_scenario::check_outcomes::<PipelineScenario>();
+}
+
+#[test]
+fn the_legend_explains_what_scenarios_use() {
+    leasehold_scenario::check_legend::<PipelineScenario>();
 }
 
 #[test]
 fn a_share_above_the_capacity_is_noticed() {
     let run = || {
         let mut scenario = PipelineScenario::new();
-        let mut out = scenario.block("class blue capacity=10\nelect 1\njoin blue-0");
-        out += &scenario.block("pipeline a load=7 n:blue\nkeep blue-0\nnopipeline a");
-        out + &scenario.block("pipeline b load=7 n:blue")
+        let mut out = scenario.run("class blue capacity=10\nelect 1\njoin blue-0");
+        out += &scenario.run("pipeline a load=7 n:blue\nkeep blue-0\nnopipeline a");
+        out + &scenario.run("pipeline b load=7 n:blue")
     };
     assert!(!run().contains("b/n/0:"), "b waits until a is given back");
-    if !mutation::BUILT_IN {
-        return;
+    let fault = Mutation::LoadOverCapacity;
+    if let Some(mutant) = with_fault(fault, || std::panic::catch_unwind(run)) {
+        assert!(mutant.is_err(), "blue-0 has 14 of 10");
     }
-    mutation::set(Some(Mutation::LoadOverCapacity));
-    let mutant = std::panic::catch_unwind(run);
-    mutation::set(None);
-    assert!(mutant.is_err(), "blue-0 has 14 of 10");
 }
 
 #[test]
 fn a_node_whose_load_counts_per_class_is_noticed() {
     let run = || {
         let mut scenario = PipelineScenario::new();
-        scenario.block("class red capacity=5\nclass green capacity=10\nelect 1");
-        scenario.block("join red-0 red-1 green-0\npipeline q load=10 n:red\nkeep red-1");
-        scenario.block("pipeline q load=10 n:green")
+        scenario.run("class red capacity=5\nclass green capacity=10\nelect 1");
+        scenario.run("join red-0 red-1 green-0\npipeline q load=10 n:red\nkeep red-1");
+        scenario.run("pipeline q load=10 n:green")
     };
     assert!(!run().contains("green-0 <- q/n/0"), "red-1 still has half of the load");
-    if !mutation::BUILT_IN {
-        return;
+    if let Some(mutant) = with_fault(Mutation::NodeLoadPerClass, run) {
+        assert!(mutant.contains("green-0 <- q/n/0"), "green-0 has all of it: {mutant}");
     }
-    mutation::set(Some(Mutation::NodeLoadPerClass));
-    let mutant = run();
-    mutation::set(None);
-    assert!(mutant.contains("green-0 <- q/n/0"), "green-0 has all of it: {mutant}");
 }
 
 #[test]
 fn a_place_that_is_taken_from_a_broken_pipeline_is_noticed() {
     let run = || {
         let mut scenario = PipelineScenario::new();
-        scenario.block("class blue capacity=10\nelect 1\njoin blue-0 blue-1 blue-2");
-        scenario.block("pipeline a load=6 in:blue\npipeline b load=4 x:blue y:blue");
-        scenario.block("pipeline d load=1 n:blue");
-        scenario.block("gone blue-0")
+        scenario.run("class blue capacity=10\nelect 1\njoin blue-0 blue-1 blue-2");
+        scenario.run("pipeline a load=6 in:blue\npipeline b load=4 x:blue y:blue");
+        scenario.run("pipeline d load=1 n:blue");
+        scenario.run("gone blue-0")
     };
     assert!(!run().contains("-b/y/0"), "b keeps what it has");
-    if !mutation::BUILT_IN {
-        return;
+    if let Some(mutant) = with_fault(Mutation::HealWithoutOutstanding, run) {
+        assert!(mutant.contains("-b/y/0"), "a takes its place: {mutant}");
     }
-    mutation::set(Some(Mutation::HealWithoutOutstanding));
-    let mutant = run();
-    mutation::set(None);
-    assert!(mutant.contains("-b/y/0"), "a takes its place: {mutant}");
 }
 
 #[test]
 fn all_that_a_worker_served_is_planned_before_any_of_it_is_acknowledged() {
     let mut scenario = PipelineScenario::new();
-    scenario.block("class blue capacity=1000\nelect 1\njoin blue-0 blue-1");
+    scenario.run("class blue capacity=1000\nelect 1\njoin blue-0 blue-1");
     for at in 0..300 {
-        scenario.block(&format!("pipeline p{at:03} load=1 n:blue"));
+        scenario.run(&format!("pipeline p{at:03} load=1 n:blue"));
     }
-    let effects = scenario.block("slow blue-1\ngone blue-0");
+    let effects = scenario.run("slow blue-1\ngone blue-0");
     assert_eq!(effects.matches(" Broken -> Plotted").count(), 300);
 }
 
 #[test]
 fn an_unchanged_state_is_not_reported_again() {
     let mut scenario = PipelineScenario::new();
-    scenario.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
-    scenario.block("pipeline p load=7 n:blue\ndrain blue-0");
+    scenario.run("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
+    scenario.run("pipeline p load=7 n:blue\ndrain blue-0");
     scenario.renewed.clear();
     // The waiting pipelines are placed again; the share on blue-0 finds no room this time either.
-    scenario.block("join green-1");
+    scenario.run("join green-1");
     assert!(scenario.renewed.is_empty(), "{:?}", scenario.renewed);
 }
 
 #[test]
 fn other_nodes_of_a_waiting_pipeline_are_reported() {
     let mut scenario = PipelineScenario::new();
-    scenario.block("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
+    scenario.run("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
     scenario.renewed.clear();
-    scenario.block("pipeline p load=7 n:blue m:blue");
+    scenario.run("pipeline p load=7 n:blue m:blue");
     assert_eq!(scenario.renewed, ["p/m", "p/n"]);
 }
 
 #[test]
 fn routes_come_in_parts_where_a_message_is_too_small() {
     let mut scenario = PipelineScenario::new();
-    scenario.block("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
+    scenario.run("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
     let worker = |at: usize| format!("green-{at:0240}");
     let workers: Vec<_> = (0..100).map(worker).collect();
-    scenario.block(&format!("join blue-0 {}", workers.join(" ")));
+    scenario.run(&format!("join blue-0 {}", workers.join(" ")));
     for at in 0..90 {
-        scenario.block(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
+        scenario.run(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
     }
     let all = scenario.endpoints("blue-0");
     assert!(all > 4_000, "{all} endpoints");
     let bytes = all * 2 * workers[0].len();
     // All routes are due at once when the agent dials again.
     scenario.bytes_max = 0;
-    scenario.block("join blue-0");
+    scenario.run("join blue-0");
     assert_eq!(scenario.endpoints("blue-0"), all);
     assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
     assert!(bytes > scenario.bytes_max, "{bytes} in one message");
     // The same under a new leader, which has to learn the shares first.
     scenario.bytes_max = 0;
-    scenario.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
+    scenario.run(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
     assert_eq!(scenario.endpoints("blue-0"), all);
     assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
 }
@@ -142,33 +129,15 @@ fn routes_come_in_parts_where_a_message_is_too_small() {
 #[test]
 fn the_search_for_removable_workers_is_bounded() {
     let mut scenario = PipelineScenario::new();
-    scenario.block("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
+    scenario.run("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
     let nodes: Vec<_> = (0..100).map(|node| format!("n{node}:blue")).collect();
     for of in 0..180 {
-        scenario.block(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
+        scenario.run(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
     }
     // One worker could take all shares; those of two workers are more than one query tries to
     // place.
-    scenario.block("class blue capacity=18000");
-    assert_eq!(scenario.block("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
-    scenario.block("gone blue-2");
-    assert_eq!(scenario.block("removable blue"), "removable: blue-1\n");
-}
-
-/// Runs one file, and compares the outcome of each block with the file.
-fn check(file: &Path) {
-    let text = std::fs::read_to_string(file).expect("a scenario");
-    let mut scenario = PipelineScenario::new();
-    let mut fresh = String::new();
-    for block in text.trim_end().split("\n\n") {
-        let commands = block.split("\n----").next().expect("a block");
-        let outcome = scenario.block(commands);
-        let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
-    }
-    let fresh = fresh.trim_end().to_string() + "\n";
-    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
-        std::fs::write(file, &fresh).expect("write the scenario");
-        return;
-    }
-    assert_eq!(fresh, text, "{}", file.display());
+    scenario.run("class blue capacity=18000");
+    assert_eq!(scenario.run("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
+    scenario.run("gone blue-2");
+    assert_eq!(scenario.run("removable blue"), "removable: blue-1\n");
 }

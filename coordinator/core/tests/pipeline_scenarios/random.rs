@@ -1,10 +1,11 @@
-//! Random stories: no worker ever has more than its capacity, no share has two holders, and in the
-//! end each pipeline is Ready or names the workers that it waits for.
+//! Random scenarios: no worker ever has more than its capacity, no share has two holders, and in
+//! the end each pipeline is Ready or names the workers that it waits for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use leasehold_coordinator_core::view::{PipelinePhase, PipelineView};
+use leasehold_scenario::Language as _;
 use leasehold_types::{Load, NodeName, ShareKey};
 
 use crate::scenario::PipelineScenario;
@@ -72,7 +73,7 @@ struct Runner {
 impl Runner {
     fn run(&mut self, line: &str) {
         let _ = writeln!(self.text, "{line}");
-        let run = std::panic::AssertUnwindSafe(|| self.scenario.block(line));
+        let run = std::panic::AssertUnwindSafe(|| self.scenario.run(line));
         match std::panic::catch_unwind(run) {
             Ok(out) => self.out.push_str(&out),
             Err(_) => panic!("after\n{}", self.text),
@@ -102,12 +103,12 @@ impl Runner {
         let mut placed = Load::ZERO;
         for view in self.scenario.views() {
             let context = || format!("seed {seed}: {view:?} after\n{}", self.text);
-            let shares: Vec<_> = view.bindings.iter().flat_map(|it| &it.shares).collect();
+            let shares: Vec<_> = view.bindings.iter().flat_map(|binding| &binding.shares).collect();
             match view.phase {
                 PipelinePhase::Ready => {
                     assert!(shares.iter().all(|share| share.applied), "{}", context());
                     let whole = view.bindings.iter().all(|binding| {
-                        binding.shares.iter().map(|it| it.load).sum::<Load>() == view.load
+                        binding.shares.iter().map(|share| share.load).sum::<Load>() == view.load
                     });
                     assert!(whole || !view.waits.is_empty(), "{}", context());
                     placed += shares.iter().map(|share| share.load).sum();
@@ -116,7 +117,7 @@ impl Runner {
                 PipelinePhase::Pending => {
                     assert!(!view.waits.is_empty(), "{}", context());
                     let prefix = format!("{}/", view.name);
-                    let has = held.iter().any(|it| it.stream.as_str().starts_with(&prefix));
+                    let has = held.iter().any(|stream| stream.stream.as_str().starts_with(&prefix));
                     assert!(!has, "{}", context());
                 }
                 PipelinePhase::Plotted | PipelinePhase::Broken => panic!("{}", context()),
@@ -129,7 +130,8 @@ impl Runner {
     fn check_routes(&self, view: &PipelineView) {
         let node = |name: &NodeName| view.bindings.iter().find(|binding| binding.node == *name);
         for (stream, agent) in self.scenario.held() {
-            let Some(share) = ShareKey::of(stream).filter(|it| it.pipeline == view.name) else {
+            let Some(share) = ShareKey::of(stream).filter(|share| share.pipeline == view.name)
+            else {
                 continue;
             };
             let next = node(&share.node).map_or(&[][..], |binding| &binding.next);
@@ -163,7 +165,7 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
     let pipeline = ["a", "b", "c", "d", "e"][random.usize(..5)];
     let some = workers.get(random.usize(..workers.len().max(1)));
     let Some(worker) = some else { return format!("join {class}-{}", random.u32(..5)) };
-    let wakes: String = workers.iter().map(|it| format!("wake {it}\n")).collect();
+    let wakes: String = workers.iter().map(|worker| format!("wake {worker}\n")).collect();
     match random.u32(..30) {
         0..7 => format!("join {class}-{}", random.u32(..5)),
         7..13 => pipeline_line(random, pipeline),

@@ -13,15 +13,76 @@ use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
+use leasehold_scenario::{Language, Words};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, StreamKey, TermId,
-    WorkerKey, WorkerName, duration,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, StreamKey, TermId, WorkerKey,
+    WorkerName,
 };
 
 use crate::agent::{Agent, TTL};
 use crate::foreseen::Foreseen;
 use crate::shown;
+
+/// A worker is named after its class: CLASS-NUMBER.
+const LEGEND: &str = "
+class CLASS capacity=LOAD [min=WORKERS] [max=WORKERS] [spread=even] [rebalance=blocked]
+    defines a class: the most load of one worker, how many workers it may have (0 to 10), whether
+    its shares are spread over all workers, and moved for a pipeline that waits:
+    `class blue capacity=10`
+noclass CLASS
+    removes a class: `noclass green`
+pipeline PIPELINE load=LOAD NODE:CLASS[:NEXT,…]…
+    defines a pipeline: the load of each node, and the nodes, each with those that come next:
+    `pipeline p load=7 n:blue`
+nopipeline PIPELINE
+    removes a pipeline: `nopipeline a`
+elect EPOCH [exposed=WORKER,…] [slice=UNITS]
+    another replica leads: the workers that have an entry, and the units of work of a turn; agents
+    dial it when they join: `elect 1`
+join WORKER… [file=yes]
+    agents dial and report all that they hold; with `file` they cannot stop their workers:
+    `join blue-0 blue-1`
+restart WORKER [memory=no]
+    another agent begins beside the same worker, maybe without the journal:
+    `restart green-0 memory=no`
+slow WORKER
+    its agent answers nothing until `wake`: `slow blue-0`
+wake WORKER
+    its agent takes what has waited: `wake blue-0`
+keep WORKER
+    it keeps shares that are revoked until `stop-use`: `keep blue-0`
+stop-use WORKER
+    it releases what is revoked: `stop-use blue-0`
+silent WORKER
+    its agent is cut off until it joins: `silent blue-0`
+gone WORKER…
+    the platform declares workers gone: `gone blue-0`
+drain WORKER
+    its agent reports a drain: `drain green-0`
+resume WORKER
+    the worker was restarted: its agent dials again, and no longer drains: `resume green-0`
+order-drain WORKER
+    a person orders a drain: `order-drain blue-3`
+avoid WORKER…
+    these workers, and no others, get nothing new while others have room: `avoid blue-0`
+leave WORKER
+    it gives everything back, and its agent leaves: `leave blue-1`
+after TIME
+    time passes; every agent that is not silent sends a beat each second: `after 11s`
+look PIPELINE…
+    shows pipelines: `look p`
+classes
+    shows all classes: `classes`
+removable CLASS
+    shows the workers that can be removed, one after the other: `removable blue`
+held
+    shows the least workers that each class must have with its shares where they are: `held`
+explain PIPELINE
+    shows why a pipeline is in its phase: `explain p`
+explain-worker WORKER
+    shows what a worker does, and why: `explain-worker blue-0`
+";
 
 pub(crate) struct PipelineScenario {
     core: Core,
@@ -42,10 +103,11 @@ pub(crate) struct PipelineScenario {
     pub(crate) bytes_max: usize,
 }
 
-type Words<'a> = BTreeMap<&'a str, &'a str>;
+impl Language for PipelineScenario {
+    const FOLDER: &'static str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/pipelines");
+    const LEGEND: &'static str = LEGEND;
 
-impl PipelineScenario {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             core: Core::new(Config::default()),
             now: Moment(1_000_000_000_000),
@@ -61,88 +123,91 @@ impl PipelineScenario {
         }
     }
 
-    pub(crate) fn block(&mut self, commands: &str) -> String {
-        let mut out = String::new();
-        for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            self.run(line, &mut out);
-            self.settle(&mut out);
-            if let Some(foreseen) = self.foreseen.take() {
-                foreseen.check(&self.core, line);
-                self.plans_checked.0 += 1;
-                self.plans_checked.1 += u64::from(foreseen.moves_shares);
+    fn command(&mut self, verb: &str, words: &mut Words, outcome: &mut String) {
+        match verb {
+            "class" => self.class(words),
+            "noclass" => {
+                let class = words.next("CLASS");
+                self.desire(|desired| _ = desired.clusters.remove(class));
             }
+            "pipeline" => self.pipeline(words),
+            "nopipeline" => {
+                let pipeline = words.next("PIPELINE");
+                self.desire(|desired| _ = desired.pipelines.remove(pipeline));
+            }
+            "elect" => self.elect(words),
+            "join" => {
+                let file = words.is("file", "yes");
+                words.rest("WORKER…").into_iter().for_each(|worker| self.join(worker, file));
+            }
+            "restart" => self.restart(words),
+            "slow" => self.agent(words.next("WORKER")).slow = true,
+            "wake" => self.wake(words.next("WORKER")),
+            "keep" => self.agent(words.next("WORKER")).keeps_shares = true,
+            "stop-use" => self.stop_use(words.next("WORKER")),
+            "silent" => self.silence(words.next("WORKER")),
+            "gone" => self.gone(&words.rest("WORKER…")),
+            "drain" => self.drain(words.next("WORKER"), DrainPhase::Draining),
+            "resume" => self.resume(words.next("WORKER")),
+            "order-drain" => self.handle(Event::Drain(key(words.next("WORKER")))),
+            "avoid" => {
+                let workers = words.rest("WORKER…").into_iter().map(key).collect();
+                self.handle(Event::Avoid(Arc::new(workers)));
+            }
+            "leave" => self.leave(words.next("WORKER")),
+            "after" => self.after(words.time("TIME"), outcome),
+            _ => self.look(verb, words, outcome),
         }
-        out
     }
 
-    /// One command: a verb, then words, some of them KEY=VALUE.
-    fn run(&mut self, line: &str, out: &mut String) {
-        let mut words = line.split_whitespace();
-        let verb = words.next().expect("a verb");
-        let (pairs, plain): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
-        let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
-        match verb {
-            "class" => self.class(plain[0], &pairs),
-            "noclass" => self.desire(|desired| _ = desired.clusters.remove(&class(plain[0]))),
-            "pipeline" => self.pipeline(&plain, &pairs),
-            "nopipeline" => {
-                self.desire(|desired| _ = desired.pipelines.remove(&pipeline(plain[0])));
-            }
-            "elect" => self.elect(plain[0], &pairs),
-            "join" => plain.iter().for_each(|worker| self.join(worker, &pairs)),
-            "restart" => self.restart(plain[0], &pairs),
-            "slow" => plain.iter().for_each(|it| self.agent(it).slow = true),
-            "wake" => plain.iter().for_each(|it| self.wake(it)),
-            "keep" => plain.iter().for_each(|worker| self.agent(worker).keeps_shares = true),
-            "stop-use" => plain.iter().for_each(|worker| self.stop_use(worker)),
-            "silent" => plain.iter().for_each(|it| self.silence(it)),
-            "gone" => self.gone(&plain),
-            "drain" => self.drain(plain[0], DrainPhase::Draining),
-            "resume" => self.resume(plain[0]),
-            "order-drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
-            "avoid" => {
-                let workers = plain.iter().map(|worker| key(worker)).collect();
-                self.core.handle(Event::Avoid(Arc::new(workers)), self.now);
-            }
-            "leave" => self.leave(plain[0]),
-            "after" => self.after(plain[0], out),
-            _ => self.look(verb, &plain, out),
+    fn complete(&mut self, command: &str, outcome: &mut String) {
+        self.settle(outcome);
+        if let Some(foreseen) = self.foreseen.take() {
+            foreseen.check(&self.core, command);
+            self.plans_checked.0 += 1;
+            self.plans_checked.1 += u64::from(foreseen.moves_shares);
         }
+    }
+}
+
+impl PipelineScenario {
+    fn handle(&mut self, event: Event) {
+        self.core.handle(event, self.now);
     }
 
     /// Views, which change nothing.
-    fn look(&mut self, verb: &str, plain: &[&str], out: &mut String) {
+    fn look(&mut self, verb: &str, words: &mut Words, outcome: &mut String) {
         let _ = match verb {
-            "look" => {
-                let views = plain.iter().map(|name| self.core.pipeline(&pipeline(name)));
-                let views = views.map(|view| shown::pipeline(&view.expect("a pipeline")));
-                writeln!(out, "{}", views.collect::<Vec<_>>().join("\n"))
-            }
+            "look" => words.rest("PIPELINE…").into_iter().try_for_each(|name| {
+                let name = name.parse().expect("a name");
+                let view = self.core.pipeline(&name).expect("a pipeline");
+                writeln!(outcome, "{}", shown::pipeline(&view))
+            }),
             "classes" => {
-                let views = self.core.classes(self.now);
-                let views: Vec<_> = views.iter().map(shown::class).collect();
-                writeln!(out, "{}", views.join("\n"))
+                let mut views = self.core.classes(self.now).into_iter();
+                views.try_for_each(|view| writeln!(outcome, "{}", shown::class(&view)))
             }
             "removable" => {
-                let names = self.core.removable(&class(plain[0]), self.now);
+                let names = self.core.removable(&words.parse("CLASS"), self.now);
                 let names: Vec<_> = names.iter().map(WorkerName::as_str).collect();
-                writeln!(out, "removable: {}", names.join(" "))
+                writeln!(outcome, "removable: {}", names.join(" "))
             }
             "held" => {
                 let held = self.core.workers_required(self.now).into_iter();
                 let held: Vec<_> = held.map(|(class, held)| format!("{class}={held}")).collect();
-                writeln!(out, "held: {}", held.join(" "))
+                writeln!(outcome, "held: {}", held.join(" "))
             }
             "explain" => {
-                let why = self.core.explain_pipeline(&pipeline(plain[0]), self.now);
+                let why = self.core.explain_pipeline(&words.parse("PIPELINE"), self.now);
                 let why = why.expect("a pipeline");
-                writeln!(out, "{}\n  {}", why.summary, why.facts.join("\n  "))
+                writeln!(outcome, "{}\n  {}", why.summary, why.facts.join("\n  "))
             }
             "explain-worker" => {
-                let why = self.core.explain_worker(&key(plain[0]), self.now).expect("a worker");
-                writeln!(out, "{}\n  {}", why.summary, why.facts.join("\n  "))
+                let why = self.core.explain_worker(&key(words.next("WORKER")), self.now);
+                let why = why.expect("a worker");
+                writeln!(outcome, "{}\n  {}", why.summary, why.facts.join("\n  "))
             }
-            _ => panic!("no command {verb:?}"),
+            _ => words.fail("the verb is not carried out"),
         };
     }
 
@@ -151,63 +216,55 @@ impl PipelineScenario {
         if self.foresees && self.agents.values().all(Agent::answers) {
             self.foreseen = Foreseen::of(&self.core, &self.desired, self.now);
         }
-        self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
+        self.handle(Event::Desired(Arc::new(self.desired.clone())));
     }
 
-    /// `class NAME capacity=LOAD [min=N] [max=N] [spread=even] [rebalance=blocked]`
-    fn class(&mut self, name: &str, pairs: &Words) {
-        let number = |name: &str, or: u32| pairs.get(name).map_or(or, |it| it.parse().expect(name));
+    fn class(&mut self, words: &mut Words) {
+        let name = words.parse("CLASS");
+        let rebalance = words.is("rebalance", "blocked");
         let cluster = Cluster {
             jobs_max: 0,
             jobs_per_worker_max: 1,
             drain_deadline: Duration::from_secs(3600),
             ttl: TTL,
             class: Some(Class {
-                capacity: pairs["capacity"].parse().expect("a load"),
-                workers_min: number("min", 0),
-                workers_max: number("max", 10),
+                capacity: words.required("capacity"),
+                workers_min: words.parse_value("min").unwrap_or(0),
+                workers_max: words.parse_value("max").unwrap_or(10),
                 utilization: 70,
-                spread: if pairs.contains_key("spread") { Spread::Even } else { Spread::Fewest },
-                rebalance: if pairs.contains_key("rebalance") {
-                    Rebalance::WhenBlocked
-                } else {
-                    Rebalance::Never
-                },
+                spread: if words.is("spread", "even") { Spread::Even } else { Spread::Fewest },
+                rebalance: if rebalance { Rebalance::WhenBlocked } else { Rebalance::Never },
                 handover_deadline: Duration::from_secs(30),
             }),
             ..Cluster::example()
         };
-        self.desire(|desired| _ = desired.clusters.insert(class(name), Arc::new(cluster)));
+        self.desire(|desired| _ = desired.clusters.insert(name, Arc::new(cluster)));
     }
 
-    /// `pipeline NAME load=LOAD NODE:CLASS[:NEXT,…]…`
-    fn pipeline(&mut self, plain: &[&str], pairs: &Words) {
-        let node = |text: &&str| {
+    fn pipeline(&mut self, words: &mut Words) {
+        let node = |text: &str| {
             let mut parts = text.split(':');
             let (name, of) = (parts.next().expect("a node"), parts.next().expect("a class"));
-            let next = parts.next().into_iter().flat_map(|it| it.split(','));
+            let next = parts.next().into_iter().flat_map(|names| names.split(','));
             let next = next.map(|name| NodeName::new(name).expect("a node")).collect();
             (NodeName::new(name).expect("a node"), Node { class: class(of), next })
         };
-        let spec = Pipeline {
-            load: pairs["load"].parse().expect("a load"),
-            nodes: plain[1..].iter().map(node).collect(),
-        };
-        self.desire(|desired| _ = desired.pipelines.insert(pipeline(plain[0]), Arc::new(spec)));
+        let name = words.parse("PIPELINE");
+        let nodes = words.rest("NODE:CLASS[:NEXT,…]…").into_iter().map(node).collect();
+        let spec = Pipeline { load: words.required("load"), nodes };
+        self.desire(|desired| _ = desired.pipelines.insert(name, Arc::new(spec)));
     }
 
-    /// `elect EPOCH [exposed=WORKER,…] [slice=UNITS]`: a new leader; agents dial it when they join.
-    fn elect(&mut self, epoch: &str, pairs: &Words) {
-        self.epoch = Epoch(epoch.parse().expect("an epoch"));
-        let slice = pairs.get("slice").map(|units| units.parse().expect("units"));
+    fn elect(&mut self, words: &mut Words) {
+        self.epoch = Epoch(words.parse("EPOCH"));
         let usual = Config::default();
-        self.core = Core::new(Config { slice: slice.unwrap_or(usual.slice), ..usual });
+        let slice = words.parse_value("slice").unwrap_or(usual.slice);
+        self.core = Core::new(Config { slice, ..usual });
         for agent in self.agents.values_mut() {
             agent.silent = agent.silent.or(Some(self.now));
         }
-        self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
-        let exposed = pairs.get("exposed").into_iter().flat_map(|it| it.split(','));
-        let exposed = exposed.map(|worker| {
+        self.handle(Event::Desired(Arc::new(self.desired.clone())));
+        let exposed = words.list("exposed").into_iter().map(|worker| {
             let key = key(worker);
             let exposure = Exposure {
                 incarnation: Incarnation(1),
@@ -228,43 +285,42 @@ impl PipelineScenario {
             exposed: exposed.collect(),
             unreadable: Default::default(),
         };
-        self.core.handle(Event::Elected(elected), self.now);
+        self.handle(Event::Elected(elected));
     }
 
-    /// `join WORKER… [file=yes]`: agents dial, with all that they hold.
-    fn join(&mut self, worker: &str, pairs: &Words) {
+    fn join(&mut self, worker: &str, file: bool) {
         let key = key(worker);
         self.conns += 1;
         let agent = self.agents.entry(key.worker.clone()).or_insert_with(|| Agent::new(key));
-        agent.file |= pairs.contains_key("file");
+        agent.file |= file;
         for event in agent.dial(ConnId(self.conns), self.epoch, self.now) {
-            self.core.handle(event, self.now);
+            self.handle(event);
             // The welcome is on its way.
-            self.core.handle(Event::Sent(ConnId(self.conns)), self.now);
+            self.handle(Event::Sent(ConnId(self.conns)));
         }
     }
 
-    /// `restart WORKER [memory=no]`: a new agent beside the same worker.
-    fn restart(&mut self, worker: &str, pairs: &Words) {
+    fn restart(&mut self, words: &mut Words) {
+        let worker = words.next("WORKER");
         let agent = self.agent(worker);
         let conn = agent.conn;
-        agent.restart(!pairs.contains_key("memory"));
-        self.core.handle(Event::Closed(conn), self.now);
-        self.join(worker, &BTreeMap::new());
+        agent.restart(!words.is("memory", "no"));
+        self.handle(Event::Closed(conn));
+        self.join(worker, false);
     }
 
     fn wake(&mut self, worker: &str) {
         let agent = self.agent(worker);
         agent.slow = false;
         let beat = agent.wake();
-        self.core.handle(beat, self.now);
+        self.handle(beat);
     }
 
     fn stop_use(&mut self, worker: &str) {
         let agent = self.agent(worker);
         agent.stop_use();
         let beat = agent.beat();
-        self.core.handle(beat, self.now);
+        self.handle(beat);
     }
 
     fn silence(&mut self, worker: &str) {
@@ -272,7 +328,7 @@ impl PipelineScenario {
         let agent = self.agent(worker);
         agent.silent.get_or_insert(now);
         let conn = agent.conn;
-        self.core.handle(Event::Closed(conn), self.now);
+        self.handle(Event::Closed(conn));
     }
 
     fn gone(&mut self, workers: &[&str]) {
@@ -280,20 +336,20 @@ impl PipelineScenario {
             self.agents.remove(&key(worker).worker);
         }
         let keys = workers.iter().map(|worker| key(worker)).collect();
-        self.core.handle(Event::Gone(keys), self.now);
+        self.handle(Event::Gone(keys));
     }
 
     fn drain(&mut self, worker: &str, phase: DrainPhase) {
         let agent = self.agent(worker);
         agent.drain = phase;
         let beat = agent.beat();
-        self.core.handle(beat, self.now);
+        self.handle(beat);
     }
 
     /// Its worker was restarted: the agent dials again, and no longer drains.
     fn resume(&mut self, worker: &str) {
         self.agent(worker).drain = DrainPhase::Working;
-        self.join(worker, &BTreeMap::new());
+        self.join(worker, false);
     }
 
     fn leave(&mut self, worker: &str) {
@@ -302,56 +358,55 @@ impl PipelineScenario {
         self.agents.remove(&key(worker).worker);
     }
 
-    /// Time passes; every agent that is not silent beats.
-    fn after(&mut self, time: &str, out: &mut String) {
-        let end = self.now + duration::parse(time).expect("a duration");
+    fn after(&mut self, time: Duration, outcome: &mut String) {
+        let end = self.now + time;
         while self.now < end {
             let step = end.since(self.now).min(Duration::from_secs(1));
             self.now = self.now + step;
             let beats = self.agents.values_mut().filter(|agent| agent.silent.is_none());
             let beats: Vec<_> = beats.map(Agent::beat).collect();
             for beat in beats {
-                self.core.handle(beat, self.now);
+                self.handle(beat);
             }
-            self.core.handle(Event::Wake, self.now);
-            self.settle(out);
+            self.handle(Event::Wake);
+            self.settle(outcome);
         }
     }
 
     /// Lets the core act and the other parties answer, until nothing follows.
-    fn settle(&mut self, out: &mut String) {
+    fn settle(&mut self, outcome: &mut String) {
         loop {
             self.core.settle(self.now, self.now);
             let mut answers = Vec::new();
             while let Some(effect) = self.core.poll_effect() {
                 if let Some(line) = shown::notice(&effect) {
-                    let _ = writeln!(out, "{line}");
+                    let _ = writeln!(outcome, "{line}");
                 }
-                answers.extend(self.answers(effect, out));
+                answers.extend(self.answers(effect, outcome));
             }
             self.check_loads();
             if answers.is_empty() && !self.core.has_more() {
                 return;
             }
             for event in answers {
-                self.core.handle(event, self.now);
+                self.handle(event);
             }
         }
     }
 
-    fn answers(&mut self, effect: Effect, out: &mut String) -> Vec<Event> {
+    fn answers(&mut self, effect: Effect, outcome: &mut String) -> Vec<Event> {
         match effect {
             Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
                 let agent = self.agents.values_mut().find(|agent| agent.conn == conn);
                 let Some(agent) = agent else { return Vec::new() };
                 self.bytes_max = self.bytes_max.max(shown::bytes_of_routes(&grant));
                 if let Some(line) = shown::grant(&grant) {
-                    let _ = writeln!(out, "{} {line}", agent.key.worker);
+                    let _ = writeln!(outcome, "{} {line}", agent.key.worker);
                 }
                 agent.take(grant).into_iter().chain([Event::Sent(conn)]).collect()
             }
             Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
-                let _ = writeln!(out, "{} refused: {}", conn.0, refusal.message);
+                let _ = writeln!(outcome, "{} refused: {}", conn.0, refusal.message);
                 Vec::new()
             }
             Effect::Send { conn, .. } => vec![Event::Sent(conn)],
@@ -412,7 +467,7 @@ impl PipelineScenario {
     /// All that agents hold.
     pub(crate) fn held(&self) -> Vec<(&StreamKey, &Agent)> {
         let agents = self.agents.values();
-        agents.flat_map(|agent| agent.held.keys().map(move |it| (it, agent))).collect()
+        agents.flat_map(|agent| agent.held.keys().map(move |stream| (stream, agent))).collect()
     }
 
     fn agent(&mut self, worker: &str) -> &mut Agent {
@@ -428,8 +483,4 @@ fn key(worker: &str) -> WorkerKey {
 
 fn class(name: &str) -> ClusterName {
     ClusterName::new(name).expect("a class")
-}
-
-fn pipeline(name: &str) -> PipelineName {
-    PipelineName::new(name).expect("a pipeline")
 }

@@ -1,4 +1,27 @@
-//! Effects and views as the stories show them.
+//! Effects and views as the lines of an outcome. A STREAM is that of a share,
+//! `PIPELINE/NODE/INDEX`, and a TOKEN is `EPOCH.SEQ`.
+//!
+//! A grant that changes something is `WORKER <- …`, with `all:` for a snapshot, `drain` for an
+//! order to drain or its end, and for each stream one of
+//!
+//! * `STREAM:TOKEN=LOAD`, and `(pinned)`: it is granted; `>NODE[ADDRESS=LOAD,…]` are its routes to
+//!   the workers of a next node, `ADDRESS=LOAD drains` to one that drains
+//! * `-STREAM:TOKEN`: it is revoked, with `(lapses)` it is no longer renewed either
+//!
+//! `CONN refused: MESSAGE` is a refusal. Notices:
+//!
+//! * `pipeline PIPELINE PHASE -> PHASE: REASON`, and `binding PIPELINE/NODE PHASE -> PHASE`; `none`
+//!   before it exists, and after
+//! * `freed STREAM:TOKEN of WORKER HOW`: a lease ended, `Released` by its agent, `Expired`, or
+//!   `Gone` with its worker
+//! * sentences
+//!
+//! `look` shows `PIPELINE load=LOAD PHASE: REASON`, and `waits=CLASS:WORKERS` for the workers
+//! that it lacks; below, for each node, `NODE CLASS PHASE` and its shares,
+//! `INDEX:WORKER=LOAD@TOKEN`, with `applied` once the agent has acknowledged it, and `draining`
+//! where the worker drains or is asked for it. `classes` shows `class CLASS` with loads, `capacity`
+//! of one worker, `request` of all pipelines and what of it is `placed`, then the workers that can
+//! take shares, that are `needed` and that are `wanted`, and the pipelines that are `waiting`.
 
 use std::fmt::Write as _;
 
@@ -8,17 +31,19 @@ use leasehold_types::Share;
 use leasehold_types::message::{Grant, StreamState};
 use leasehold_types::share::Endpoint;
 
-/// A notice, if the stories show it.
+/// A notice, if outcomes show it.
 pub(crate) fn notice(effect: &Effect) -> Option<String> {
     let phase = |phase: Option<String>| phase.unwrap_or_else(|| "none".into());
     Some(match effect {
         Effect::Notice(Notice::Pipeline { pipeline, from, to, why }) => {
-            let (from, to) = (from.map(|it| it.to_string()), to.map(|it| it.to_string()));
+            let (from, to) =
+                (from.map(|phase| phase.to_string()), to.map(|phase| phase.to_string()));
             let why = if why.is_empty() { String::new() } else { format!(": {why}") };
             format!("pipeline {pipeline} {} -> {}{why}", phase(from), phase(to))
         }
         Effect::Notice(Notice::Binding { pipeline, node, from, to }) => {
-            let (from, to) = (from.map(|it| it.to_string()), to.map(|it| it.to_string()));
+            let (from, to) =
+                (from.map(|phase| phase.to_string()), to.map(|phase| phase.to_string()));
             format!("binding {pipeline}/{node} {} -> {}", phase(from), phase(to))
         }
         Effect::Notice(Notice::HoldEnded(class)) => format!("hold of {class} ended"),
@@ -42,10 +67,13 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
 
 /// The names and addresses of workers in a grant.
 pub(crate) fn bytes_of_routes(grant: &Grant) -> usize {
-    let shares = grant.streams.iter().filter_map(|it| it.share.as_ref());
+    let shares = grant.streams.iter().filter_map(|granted| granted.share.as_ref());
     let endpoints = shares.flat_map(|share| &share.next).flat_map(|route| &route.endpoints);
-    let address = |it: &Endpoint| it.address.as_ref().map_or(0, |it| it.as_str().len());
-    endpoints.map(|it| it.worker.as_str().len() + address(it)).sum()
+    let bytes = |endpoint: &Endpoint| {
+        let address = endpoint.address.as_ref().map_or(0, |address| address.as_str().len());
+        endpoint.worker.as_str().len() + address
+    };
+    endpoints.map(bytes).sum()
 }
 
 /// What a grant changes, if anything.
@@ -59,15 +87,15 @@ pub(crate) fn grant(grant: &Grant) -> Option<String> {
             line.push_str(name);
         }
     }
-    for it in &grant.streams {
-        let (name, token) = (&it.stream.stream, it.token);
-        let _ = match it.state {
+    for granted in &grant.streams {
+        let (name, token) = (&granted.stream.stream, granted.token);
+        let _ = match granted.state {
             StreamState::Held { pinned: false } => write!(line, " {name}:{token}"),
             StreamState::Held { pinned: true } => write!(line, " {name}:{token}(pinned)"),
             StreamState::Revoked { renewed: true, .. } => write!(line, " -{name}:{token}"),
             StreamState::Revoked { renewed: false, .. } => write!(line, " -{name}:{token}(lapses)"),
         };
-        if let Some(share) = &it.share {
+        if let Some(share) = &granted.share {
             line.push_str(&shown_share(share));
         }
     }
