@@ -1,64 +1,54 @@
-//! Scenario files: workers, sets and where each stream is, then where the plan puts it.
+//! Scenarios of the planner of streams, `testdata/planner/*.txt`: workers, sets and where each
+//! stream is, then where the plan puts it. `tests/scenario` explains the files; to regenerate the
+//! outcomes: `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test
+//! planner_scenarios`.
 //!
-//! A file has cases. A line is one of
+//! [`LEGEND`] explains the commands. The outcome of a plan has for each set
 //!
-//!     case TITLE
-//!     workers NAME...                what streams name as `@NAME` and is not listed is gone
-//!     max N                          the most streams per worker
-//!     set NAME Sticky|Contiguous [moves=N]
-//!     STREAM [weight=N] [dedicated] [frozen] [@WORKER] [-> WORKER|REASON]
-//!     loads N...                     expected: the set's load on each worker, as listed
-//!     moves N                        expected: the set's streams that change living workers
-//!
-//! `s0..s4` stands for five streams. `#` begins a comment.
+//! * for each of its commands `streams` the line `STREAMS -> WORKER`, or
+//!   `STREAMS -> WORKER*COUNT …` if its streams go to several workers; in place of the worker
+//!   stands why a stream has none
+//! * `SET moves=N WORKER=LOAD …`: how many of its streams move between the workers of the case, and
+//!   its load on each worker
 
-#![allow(clippy::unwrap_used)]
-
-use std::fmt::Write;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{
     Placement, SetInput, StreamInput, StreamSpec, plan,
 };
+use leasehold_scenario::{Language, Words};
 
 #[test]
-fn swarm() {
-    check("swarm.txt");
-}
-
-#[test]
-fn sticky() {
-    check("sticky.txt");
+fn scenarios() {
+    leasehold_scenario::check_outcomes::<PlannerScenario>();
 }
 
 #[test]
-fn dedicated() {
-    check("dedicated.txt");
+fn the_legend_explains_what_scenarios_use() {
+    leasehold_scenario::check_legend::<PlannerScenario>();
 }
 
-#[test]
-fn limits() {
-    check("limits.txt");
-}
-
-/// Plans every case of the file and compares.
-#[track_caller]
-fn check(file: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/planner").join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut wrong = String::new();
-    let cases: Vec<Case> = parse(&text);
-    assert!(!cases.is_empty(), "{file} has no case");
-    for case in &cases {
-        case.compare(&mut wrong);
-    }
-    assert!(wrong.is_empty(), "{file}:\n{wrong}");
-}
+const LEGEND: &str = "
+case TITLE…
+    begins a case without workers and sets: `case fresh`
+workers [WORKER…]
+    the workers; what streams name as `@WORKER` and is not listed is gone: `workers a b c`
+max STREAMS
+    the most streams of one worker: `max 2`
+set SET Sticky|Contiguous [moves=N]
+    adds a set with its policy, and how many of its streams may move: `set jobs Sticky moves=1`
+streams STREAMS [weight=N] [dedicated] [frozen] [@WORKER]
+    adds streams of a weight (1) to the last set, and the worker that they are on; `s0..s4` are
+    five of them: `streams h0..h1 weight=10`
+plan
+    plans the case: `plan`
+";
 
 #[derive(Default)]
-struct Case {
-    title: String,
+struct PlannerScenario {
+    /// As listed. The planner counts them as sorted.
     workers: Vec<String>,
     per_worker_max: Option<usize>,
     sets: Vec<Set>,
@@ -68,112 +58,121 @@ struct Set {
     name: String,
     policy: Policy,
     moves_max: Option<usize>,
-    names: Vec<String>,
+    /// The streams of each command, and how many they are.
+    listed: Vec<(String, usize)>,
     streams: Vec<StreamSpec>,
-    /// Where each stream is expected, with the number of its line.
-    expected: Vec<Option<(usize, String)>>,
-    loads: Option<(usize, String)>,
-    moves: Option<(usize, String)>,
 }
 
-fn parse(text: &str) -> Vec<Case> {
-    let mut cases: Vec<Case> = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.split('#').next().unwrap().trim();
-        if line.is_empty() {
-            continue;
-        }
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if word == "case" {
-            cases.push(Case { title: rest.trim().into(), ..Case::default() });
-            continue;
-        }
-        let case = cases.last_mut().expect("a case comes first");
-        match word {
-            "workers" => case.workers = rest.split_whitespace().map(String::from).collect(),
-            "max" => case.per_worker_max = Some(rest.trim().parse().unwrap()),
-            "set" => case.sets.push(Set::parse(rest)),
-            _ => {
-                let set = case.sets.last_mut().expect("a set comes first");
-                let words = rest.split_whitespace().collect::<Vec<_>>().join(" ");
-                match word {
-                    "loads" => set.loads = Some((number, words)),
-                    "moves" => set.moves = Some((number, words)),
-                    _ => set.parse_streams(number, word, rest, &case.workers),
-                }
+impl Language for PlannerScenario {
+    const FOLDER: &'static str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/planner");
+
+    const LEGEND: &'static str = LEGEND;
+
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn command(&mut self, verb: &str, words: &mut Words, outcome: &mut String) {
+        match verb {
+            "case" => {
+                words.rest("TITLE…");
+                *self = Self::default();
             }
+            "workers" => {
+                self.workers = words.rest("WORKER…").into_iter().map(str::to_owned).collect();
+            }
+            "max" => self.per_worker_max = Some(words.parse("STREAMS")),
+            "set" => self.sets.push(Set::read(words)),
+            "streams" => self.add_streams(words),
+            "plan" => self.show_plan(outcome),
+            _ => words.fail("the verb is not carried out"),
         }
     }
-    cases
 }
 
 impl Set {
-    fn parse(text: &str) -> Self {
-        let mut words = text.split_whitespace();
-        let name = words.next().unwrap().into();
-        let policy = match words.next() {
-            Some("Sticky") => Policy::Sticky,
-            Some("Contiguous") => Policy::Contiguous,
-            other => panic!("no policy: {other:?}"),
+    fn read(words: &mut Words) -> Self {
+        let name = words.next("SET").to_owned();
+        let policy = match words.next("Sticky|Contiguous") {
+            "Sticky" => Policy::Sticky,
+            "Contiguous" => Policy::Contiguous,
+            other => words.fail(format_args!("no policy {other:?}")),
         };
-        let moves_max =
-            words.next().map(|word| word.strip_prefix("moves=").unwrap().parse().unwrap());
-        let (names, streams, expected) = (Vec::new(), Vec::new(), Vec::new());
-        Self { name, policy, moves_max, names, streams, expected, loads: None, moves: None }
+        let moves_max = words.parse_value("moves");
+        Self { name, policy, moves_max, listed: Vec::new(), streams: Vec::new() }
     }
 
-    fn parse_streams(&mut self, number: usize, names: &str, rest: &str, workers: &[String]) {
-        let (facts, expected) = match rest.split_once("->") {
-            Some((facts, expected)) => (facts, Some((number, expected.trim().to_owned()))),
-            None => (rest, None),
-        };
-        let mut stream = StreamSpec { weight: 1, dedicated: false, present: None, frozen: false };
-        for fact in facts.split_whitespace() {
-            match fact {
-                "dedicated" => stream.dedicated = true,
-                "frozen" => stream.frozen = true,
-                _ if fact.starts_with('@') => {
-                    let at = workers.iter().position(|worker| *worker == fact[1..]);
-                    stream.present = at.map(|at| at as u32);
-                }
-                _ => {
-                    let weight = fact.strip_prefix("weight=");
-                    stream.weight = weight.expect("a known fact").parse().unwrap();
-                }
-            }
+    /// The lines of this set: `places` has the worker of each stream, or why it has none.
+    fn show(&self, workers: &[String], places: &[String]) -> String {
+        let (mut shown, mut rest) = (String::new(), places);
+        for (names, count) in &self.listed {
+            let (of_command, others) = rest.split_at(*count);
+            rest = others;
+            let _ = writeln!(shown, "{names} -> {}", counted_places(of_command));
         }
-        for name in expand(names) {
-            self.names.push(name);
-            self.streams.push(stream);
-            self.expected.push(expected.clone());
+        let moves = self.streams.iter().zip(places).filter(|(stream, place)| {
+            let leaves = stream.present.is_some_and(|before| workers[before as usize] != **place);
+            leaves && workers.contains(place)
+        });
+        let _ = write!(shown, "{} moves={}", self.name, moves.count());
+        for worker in workers {
+            let here = self.streams.iter().zip(places).filter(|(_, place)| *place == worker);
+            let load: u32 = here.map(|(stream, _)| stream.weight).sum();
+            let _ = write!(shown, " {worker}={load}");
         }
+        shown + "\n"
     }
 }
 
-fn expand(names: &str) -> Vec<String> {
-    let Some((first, last)) = names.split_once("..") else { return vec![names.into()] };
-    let start = first.trim_end_matches(|c: char| c.is_ascii_digit());
-    let number = |name: &str| -> usize { name[start.len()..].parse().unwrap() };
-    (number(first)..=number(last)).map(|number| format!("{start}{number}")).collect()
+/// `PLACE` for the same place of all, or how many streams have each place.
+fn counted_places(places: &[String]) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for place in places {
+        *counts.entry(place).or_default() += 1;
+    }
+    if let [(place, _)] = Vec::from_iter(&counts)[..] {
+        return (*place).to_owned();
+    }
+    let counts: Vec<_> = counts.iter().map(|(place, count)| format!("{place}*{count}")).collect();
+    counts.join(" ")
 }
 
-impl Case {
-    fn compare(&self, wrong: &mut String) {
-        let mut workers: Vec<&str> = self.workers.iter().map(String::as_str).collect();
-        workers.sort_unstable();
-        // The planner counts workers as sorted, the case as listed.
-        let sorted = |at: u32| {
-            let name = self.workers[at as usize].as_str();
-            workers.binary_search(&name).unwrap() as u32
-        };
+impl PlannerScenario {
+    fn add_streams(&mut self, words: &mut Words) {
+        let names = words.next("STREAMS").to_owned();
+        let count = count(&names);
+        let (dedicated, frozen) = (words.flag("dedicated"), words.flag("frozen"));
+        let worker = words.next_if_any("@WORKER");
+        let worker = worker.map(|at| at.strip_prefix('@').expect("@WORKER"));
+        let present = self.workers.iter().position(|listed| Some(listed.as_str()) == worker);
+        let present = present.map(|at| at as u32);
+        let weight = words.parse_value("weight").unwrap_or(1);
+        let set = self.sets.last_mut().expect("a set comes first");
+        set.listed.push((names, count));
+        let stream = StreamSpec { weight, dedicated, present, frozen };
+        set.streams.extend(std::iter::repeat_n(stream, count));
+    }
+
+    fn show_plan(&self, outcome: &mut String) {
+        let mut sorted: Vec<&str> = self.workers.iter().map(String::as_str).collect();
+        sorted.sort_unstable();
         let mut streams: Vec<Vec<StreamSpec>> =
             self.sets.iter().map(|set| set.streams.clone()).collect();
         for stream in streams.iter_mut().flatten() {
-            stream.present = stream.present.map(sorted);
+            stream.present = stream.present.map(|at| {
+                let name = self.workers[at as usize].as_str();
+                sorted.binary_search(&name).expect("it is listed") as u32
+            });
         }
-        let placed = self.plan(&workers, &streams);
-        for (at, set) in self.sets.iter().enumerate() {
-            set.compare(&self.title, &self.workers, &workers, &placed[at], wrong);
+        let placed = self.plan(&sorted, &streams);
+        for (set, placed) in self.sets.iter().zip(&placed) {
+            assert_eq!(placed.len(), set.streams.len(), "one placement for each stream");
+            let place = |placement: &Placement| match placement {
+                Placement::On(worker) => sorted[*worker as usize].to_owned(),
+                Placement::Unplaced(reason) => format!("{reason:?}"),
+            };
+            let places: Vec<String> = placed.iter().map(place).collect();
+            *outcome += &set.show(&self.workers, &places);
         }
         if self.sets.iter().all(|set| set.moves_max.is_none()) {
             for (stream, placement) in streams.iter_mut().flatten().zip(placed.iter().flatten()) {
@@ -182,64 +181,26 @@ impl Case {
                     Placement::Unplaced(_) => None,
                 };
             }
-            if self.plan(&workers, &streams) != placed {
-                writeln!(wrong, "{}: planning again changes the plan", self.title).unwrap();
-            }
+            assert_eq!(self.plan(&sorted, &streams), placed, "planning again changes the plan");
         }
     }
 
-    fn plan<'a>(&self, workers: &[&str], streams: &'a [Vec<StreamSpec>]) -> Vec<Vec<Placement>> {
-        let input = |(set, streams): (&Set, &'a Vec<StreamSpec>)| SetInput {
+    fn plan(&self, workers: &[&str], streams: &[Vec<StreamSpec>]) -> Vec<Vec<Placement>> {
+        let sets = self.sets.iter().zip(streams).map(|(set, streams)| SetInput {
             policy: set.policy,
             streams,
             moves_max: set.moves_max.unwrap_or(usize::MAX),
-        };
-        let sets: Vec<_> = self.sets.iter().zip(streams).map(input).collect();
+        });
+        let sets: Vec<_> = sets.collect();
         let per_worker_max = self.per_worker_max.unwrap_or(usize::MAX);
         plan(&StreamInput { workers, avoided: &[], sets: &sets, per_worker_max })
     }
 }
 
-impl Set {
-    fn compare(
-        &self,
-        title: &str,
-        listed: &[String],
-        workers: &[&str],
-        placed: &[Placement],
-        wrong: &mut String,
-    ) {
-        assert_eq!(placed.len(), self.streams.len(), "{title}: one placement for each stream");
-        let mut complain = |line: usize, what: &str, has: &str, wants: &str| {
-            let set = &self.name;
-            writeln!(wrong, "line {line} ({title}): {set} {what}: {has}, not {wants}").unwrap();
-        };
-        let (mut loads, mut moves) = (vec![0; listed.len()], 0);
-        for (at, placement) in placed.iter().enumerate() {
-            let has = match placement {
-                Placement::On(worker) => workers[*worker as usize].to_owned(),
-                Placement::Unplaced(why) => format!("{why:?}"),
-            };
-            if let Some((line, wants)) = &self.expected[at]
-                && *wants != has
-            {
-                complain(*line, &self.names[at], &has, wants);
-            }
-            if let Some(worker) = listed.iter().position(|name| *name == has) {
-                let stream = &self.streams[at];
-                loads[worker] += stream.weight;
-                moves += usize::from(stream.present.is_some_and(|at| at as usize != worker));
-            }
-        }
-        let loads = loads.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        for (what, has, wants) in
-            [("loads", loads, &self.loads), ("moves", moves.to_string(), &self.moves)]
-        {
-            if let Some((line, wants)) = wants
-                && *wants != has
-            {
-                complain(*line, what, &has, wants);
-            }
-        }
-    }
+/// How many streams `s0..s4` stands for.
+fn count(names: &str) -> usize {
+    let Some((first, last)) = names.split_once("..") else { return 1 };
+    let start = first.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = |name: &str| -> usize { name[start.len()..].parse().expect("a number") };
+    number(last) - number(first) + 1
 }
