@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
+use leasehold_agent_core::{Effect, Holder, INCARNATION_OFFSET_MAX, Memory, Notice};
 use leasehold_proto::map;
 use leasehold_types::message::{AgentProcess, CoordinatorMessage, WorkerFailure};
 use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
@@ -123,13 +123,13 @@ impl Driver {
             generation: config.generation,
             stops_worker: config.adapter.stops_worker(),
             address: config.worker_address.clone(),
-            shows_bindings: config.adapter.shows_bindings(),
+            exposes_bindings: config.adapter.exposes_bindings(),
             drain_deadline: config.drain_deadline,
             goodbye_max: config.goodbye_max,
             insists_on_report: config.insists_on_report,
-            stays: config.sidecar,
+            stays_after_drain: config.sidecar,
             ends_worker: config.child.is_some(),
-            raise: fastrand::u64(1..=RAISE_MAX),
+            incarnation_offset: fastrand::u64(1..=INCARNATION_OFFSET_MAX),
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
         let (command_sender, commands) = mpsc::channel(REQUESTS_MAX);
@@ -156,7 +156,7 @@ impl Driver {
             drain: Drain {
                 limit: config.drain_deadline,
                 fixed: config.drain_deadline.is_some(),
-                stays: config.sidecar,
+                stays_after_drain: config.sidecar,
                 goodbye_max: config.goodbye_max,
                 ..Drain::default()
             },
@@ -314,12 +314,12 @@ impl Driver {
                 let _ = reply.send(self.holder.end_job(&job, now));
                 self.job_queue.recheck();
             }
-            DriverRequest::Count { running, obeyed, reply } => {
-                let _ = reply.send(self.holder.report_count(running, obeyed, now));
+            DriverRequest::Count { running, in_effect, reply } => {
+                let _ = reply.send(self.holder.report_count(running, in_effect, now));
                 self.job_queue.recheck();
             }
-            DriverRequest::ObservedCount { running, obeyed, reply } => {
-                let _ = reply.send(self.holder.observe_count(running, obeyed, now));
+            DriverRequest::ObservedCount { running, in_effect, reply } => {
+                let _ = reply.send(self.holder.observe_count(running, in_effect, now));
                 self.job_queue.recheck();
             }
             DriverRequest::Release { stream, token, reply } => {
@@ -423,7 +423,7 @@ impl Driver {
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left, reported } => self.end_drain(jobs_left, reported, now),
             Effect::DrainOverdue { jobs_left } => {
-                let what = if self.drain.stays {
+                let what = if self.drain.stays_after_drain {
                     "the agent ends nothing; it keeps reporting until nothing is left"
                 } else {
                     "COMMAND is ended now, and the agent keeps reporting until it has"

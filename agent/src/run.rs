@@ -101,8 +101,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let health = WorkerHealth::new(&config.check, before, clock::now());
-    let (stays, promises) = (config.sidecar, config.adapter.callers_are_worker());
-    let api = WorkerApi::new(handle.clone(), health.clone(), who.clone(), stays, promises);
+    let promises = config.adapter.callers_are_worker();
+    let api = WorkerApi::new(handle.clone(), health.clone(), who.clone(), config.sidecar, promises);
     let server = listeners.serve(&api, config.listen_anywhere);
     tracing::info!(%address, worker = %who, "the worker API listens");
 

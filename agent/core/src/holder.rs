@@ -24,7 +24,7 @@ use leasehold_types::{
 
 use crate::effect::{DrainCancelled, Effect, Notice, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
-use crate::lease::Kinds;
+use crate::lease::LeaseKinds;
 use link::Link;
 
 /// The configuration of a holder.
@@ -48,7 +48,7 @@ pub struct Config {
     pub address: Option<WorkerAddress>,
     /// Whether its worker sees and releases its bindings. If not, a revoked one is released at
     /// once.
-    pub shows_bindings: bool,
+    pub exposes_bindings: bool,
     /// How long a drain may take; none if the coordinator decides.
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to record it, and to report it to a coordinator
@@ -59,18 +59,18 @@ pub struct Config {
     pub insists_on_report: bool,
     /// Whether it continues after a drain's deadline until its worker holds nothing, as a sidecar
     /// does.
-    pub stays: bool,
+    pub stays_after_drain: bool,
     /// Whether it ends its worker at a drain's deadline: then it leaves once that has ended, not at
     /// the deadline.
     pub ends_worker: bool,
-    /// Random offset from 1 to [`RAISE_MAX`], in milliseconds, added when another agent already
-    /// uses this agent's incarnation, so that two agents never have the same one.
-    pub raise: u64,
+    /// Random offset from 1 to [`INCARNATION_OFFSET_MAX`], in milliseconds, added when another
+    /// agent already uses this agent's incarnation, so that two agents never have the same one.
+    pub incarnation_offset: u64,
 }
 
 /// The largest such offset, in milliseconds. A later agent's incarnation is its clock: it is lower
 /// for at most this time, and is then raised as well.
-pub const RAISE_MAX: u64 = 1 << 20;
+pub const INCARNATION_OFFSET_MAX: u64 = 1 << 20;
 
 /// The state of one agent.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ pub struct Holder<J> {
     pool_expired: bool,
     streams: BTreeMap<StreamKey, Held>,
     /// The kinds of leases that the worker may have seen, according to the journal.
-    shown: Kinds,
+    shown: LeaseKinds,
     /// The highest token of all applied grants: a lower one that is not held was released.
     token_max: Token,
     /// Records that could not be written yet. Until they are, no renewal may be written that would
@@ -166,7 +166,7 @@ struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Count {
     running: u32,
-    obeyed: u32,
+    in_effect: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl<J: Journal> Holder<J> {
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
         // Without a record of this, the worker may have seen all leases.
-        let shown = memory.shown.unwrap_or(Kinds::ALL);
+        let shown = memory.shown.unwrap_or(LeaseKinds::ALL);
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
             // The endpoints are unknown until a coordinator sends them.
             let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
@@ -202,7 +202,9 @@ impl<J: Journal> Holder<J> {
             Drain::Working
         };
         // A drain that has ended does not apply to a new start.
-        let ended = (memory.drain_ended || memory.left) && !memory.drain_ordered && !config.stays;
+        let ended = (memory.drain_ended || memory.left)
+            && !memory.drain_ordered
+            && !config.stays_after_drain;
         let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
             first,
@@ -228,7 +230,7 @@ impl<J: Journal> Holder<J> {
             jobs_known: memory.jobs_known,
             unnamed: memory.unnamed,
             asks_for_jobs: false,
-            count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
+            count: memory.count.map(|(running, in_effect)| Count { running, in_effect }),
             drain,
             drain_ordered: memory.drain_ordered,
             // A drain that was asked for of an earlier process ended with it, unless it stays.
@@ -243,7 +245,7 @@ impl<J: Journal> Holder<J> {
             journal,
         };
         holder.write_begun();
-        if holder.streams.is_empty() && shown != Kinds::NONE {
+        if holder.streams.is_empty() && shown != LeaseKinds::NONE {
             holder.write_none_shown();
         }
         if ended {
@@ -327,7 +329,7 @@ impl<J: Journal> Holder<J> {
         let ended = ended || self.failure_is_in_effect();
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         let count = self.count.filter(|_| !mutation::on(Mutation::ObeyedSizeUntold));
-        size.max(count.map_or(0, |count| count.obeyed))
+        size.max(count.map_or(0, |count| count.in_effect))
     }
 
     fn held_pool(&self) -> Option<HeldPool> {
@@ -441,13 +443,13 @@ impl Held {
     }
 
     /// Whether it is of one of these kinds.
-    fn is_of(&self, kinds: Kinds) -> bool {
+    fn is_of(&self, kinds: LeaseKinds) -> bool {
         if self.binding.is_some() { kinds.bindings } else { kinds.streams }
     }
 
     /// Whether the worker sees it.
     fn is_for_worker(&self, config: &Config) -> bool {
-        self.binding.is_none() || config.shows_bindings
+        self.binding.is_none() || config.exposes_bindings
     }
 
     fn share(&self) -> Option<&Share> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::memory::end_of_lease;
 pub use self::memory::{HoldsOfOtherCell, Memory, RememberedStream};
-use crate::lease::Kinds;
+use crate::lease::LeaseKinds;
 
 /// A store of records. A written record outlives the process.
 pub trait Journal {
@@ -104,7 +104,7 @@ pub enum Record {
     /// The kinds of leases that the worker may have seen since its start.
     Shown {
         /// The kinds.
-        kinds: Kinds,
+        kinds: LeaseKinds,
     },
     /// A job began.
     JobBegan {
@@ -125,7 +125,8 @@ pub enum Record {
         /// The jobs.
         running: u32,
         /// The pool size.
-        obeyed: u32,
+        #[serde(rename = "obeyed")]
+        in_effect: u32,
     },
     /// The worker's process restarted: the jobs of the previous one have ended.
     WorkerStarted {

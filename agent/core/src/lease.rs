@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 /// Kinds of leases besides the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kinds {
+pub struct LeaseKinds {
     /// Streams.
     pub streams: bool,
     /// Shares of pipelines.
     pub bindings: bool,
 }
 
-impl Kinds {
+impl LeaseKinds {
     /// No kind.
     pub const NONE: Self = Self { streams: false, bindings: false };
     /// Streams alone.
@@ -50,7 +50,7 @@ pub struct Lease {
 
 impl Lease {
     /// Leaves out all other kinds of leases.
-    pub fn keep(&mut self, kinds: Kinds) {
+    pub fn keep(&mut self, kinds: LeaseKinds) {
         if !kinds.streams {
             self.streams.clear();
         }
@@ -112,7 +112,7 @@ pub struct Outstanding {
     /// The size of the pool lease, which unknown jobs may use up; 0 without a lease.
     pub slots_max: u32,
     /// The pool size that a worker with its own count still uses, and may start jobs for.
-    pub obeyed: u32,
+    pub in_effect: u32,
     /// Streams that are held.
     pub streams: usize,
     /// Shares of pipelines that are held.
@@ -125,7 +125,7 @@ pub struct Outstanding {
 
 /// Why a worker's request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RequestError {
     /// No pool lease is in force.
     NoLease {
         /// The newest generation whose workers get slots before this one, where it might have more.
@@ -154,7 +154,7 @@ pub enum Refused {
         /// Jobs that run, as reported.
         running: u32,
         /// The pool size that the worker keeps to, as reported.
-        obeyed: u32,
+        in_effect: u32,
     },
     /// The worker asks for each job, so it reports no count.
     AsksForJobs {

@@ -71,7 +71,7 @@
 //! use std::time::Duration;
 //!
 //! use leasehold_agent_core::{
-//!     Config, Effect, Holder, Journal, JournalError, Memory, Record, Refused,
+//!     Config, Effect, Holder, Journal, JournalError, Memory, Record, RequestError,
 //! };
 //! use leasehold_types::message::{
 //!     AgentMessage, CoordinatorMessage, Grant, PoolGrant, Terms, Welcome,
@@ -97,22 +97,22 @@
 //!     incarnation: Incarnation(1),
 //!     stops_worker: true,
 //!     goodbye_max: Duration::from_secs(5),
-//!     raise: 1,
+//!     incarnation_offset: 1,
 //!     // … and what this agent does not use:
 //! #   identity: None,
 //! #   take_over: false,
 //! #   generation: 0,
 //! #   address: None,
-//! #   shows_bindings: false,
+//! #   exposes_bindings: false,
 //! #   drain_deadline: None,
 //! #   insists_on_report: false,
-//! #   stays: false,
+//! #   stays_after_drain: false,
 //! #   ends_worker: false,
 //! };
 //! let now = Moment(1_000_000_000);
 //! let mut holder = Holder::new(config, Memory::default(), Records(Vec::new()), now);
 //! let job = JobId::new("build-42").expect("a valid id");
-//! assert_eq!(holder.begin_job(job.clone(), now), Err(Refused::NoLease { newer: None }));
+//! assert_eq!(holder.begin_job(job.clone(), now), Err(RequestError::NoLease { newer: None }));
 //!
 //! // The driver has opened the link, and the coordinator answers the hello.
 //! let link = LinkNumber(1);
@@ -166,6 +166,6 @@ pub mod journal;
 pub mod lease;
 
 pub use effect::{DrainCancelled, Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
-pub use holder::{Config, Holder, RAISE_MAX};
+pub use holder::{Config, Holder, INCARNATION_OFFSET_MAX};
 pub use journal::{Journal, JournalError, Memory, Record};
-pub use lease::{Kinds, Lease, Outstanding, PoolView, Refused, ShareLease, StreamLease};
+pub use lease::{Lease, LeaseKinds, Outstanding, PoolView, RequestError, ShareLease, StreamLease};

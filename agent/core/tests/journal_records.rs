@@ -1,7 +1,7 @@
 //! The journal is rewritten with the fewest records: an agent that starts from these claims and
 //! reports what it would from all of them.
 
-use leasehold_agent_core::{Kinds, Memory, Record};
+use leasehold_agent_core::{LeaseKinds, Memory, Record};
 use leasehold_types::{
     CellId, Epoch, Incarnation, JobId, Moment, NodeName, SetName, StartId, StreamKey, StreamName,
     TermId, Token,
@@ -35,7 +35,7 @@ fn all() -> Vec<Record> {
         Record::Fresh,
         Record::Epoch { epoch: Epoch(3), term: TermId(7), cell: Some(CellId(9)) },
         Record::WorkerStarted { start: StartId::new("s1").expect("a start"), running: 2 },
-        Record::Shown { kinds: Kinds::ALL },
+        Record::Shown { kinds: LeaseKinds::ALL },
         Record::Pool { token: token("3.1"), size: 4, floor: 1 },
         held("a", "3.2", false),
         held("b", "3.3", true),
@@ -101,7 +101,7 @@ fn a_journal_that_was_begun_again_stays_incomplete() {
 fn the_end_of_a_lease_ends_no_later_one_and_a_count_names_no_job() {
     let mut records = all();
     records.push(Record::StreamEnded { stream: stream("b"), token: token("3.3") });
-    records.push(Record::Count { running: 2, obeyed: 4 });
+    records.push(Record::Count { running: 2, in_effect: 4 });
     let memory = memory(&records);
     assert_eq!(memory.streams.keys().collect::<Vec<_>>(), [&stream("a")]);
     assert_eq!((memory.count, memory.unnamed), (Some((2, 4)), 0));

@@ -89,13 +89,13 @@ fn connected(now: Moment) -> Holder<Kept> {
         take_over: false,
         stops_worker: true,
         address: None,
-        shows_bindings: true,
+        exposes_bindings: true,
         drain_deadline: None,
         goodbye_max: Duration::from_secs(5),
         insists_on_report: false,
-        stays: false,
+        stays_after_drain: false,
         ends_worker: false,
-        raise: 1,
+        incarnation_offset: 1,
     };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);
     holder.handle_open(LINK, now);

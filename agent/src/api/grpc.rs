@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response as HttpResponse};
 use futures_util::{Stream, StreamExt};
-use leasehold_agent_core::Kinds;
+use leasehold_agent_core::LeaseKinds;
 use leasehold_proto::DESCRIPTORS;
 use leasehold_proto::worker::v1 as wire;
 use leasehold_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
@@ -84,7 +84,8 @@ impl WorkerService for Grpc {
         request: Request<wire::GetLeaseRequest>,
     ) -> Result<Response<wire::GetLeaseResponse>, Status> {
         let asked = request.into_inner();
-        let kinds = Kinds { streams: !asked.without_streams, bindings: !asked.without_bindings };
+        let kinds =
+            LeaseKinds { streams: !asked.without_streams, bindings: !asked.without_bindings };
         let lease = self.0.lease(kinds, asked.after_version, asked.wait_ms, asked.peek).await?;
         Ok(Response::new(wire::GetLeaseResponse { lease: Some(lease.into()) }))
     }
@@ -97,7 +98,7 @@ impl WorkerService for Grpc {
         request: Request<wire::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
         let wire::WatchLeaseRequest { without_streams, without_bindings } = request.into_inner();
-        let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+        let kinds = LeaseKinds { streams: !without_streams, bindings: !without_bindings };
         let leases = self.0.watch(kinds).await?;
         let answers =
             leases.map(|lease| Ok(wire::WatchLeaseResponse { lease: Some(lease.into()) }));

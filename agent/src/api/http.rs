@@ -14,7 +14,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use futures_util::StreamExt;
-use leasehold_agent_core::Kinds;
+use leasehold_agent_core::LeaseKinds;
 use leasehold_types::flag;
 use serde::Deserialize;
 use serde_json::json;
@@ -194,7 +194,7 @@ async fn lease(
     query: Result<Query<LeaseQuery>, QueryRejection>,
 ) -> Answered {
     let Query(query) = query?;
-    let kinds = Kinds { streams: !query.without_streams, bindings: !query.without_bindings };
+    let kinds = LeaseKinds { streams: !query.without_streams, bindings: !query.without_bindings };
     let lease = api.lease(kinds, query.after_version, query.wait_ms, query.peek).await?;
     Ok(json_response(StatusCode::OK, &lease))
 }
@@ -208,7 +208,7 @@ async fn watch(
     query: Result<Query<WatchQuery>, QueryRejection>,
 ) -> Answered {
     let Query(WatchQuery { without_streams, without_bindings }) = query?;
-    let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+    let kinds = LeaseKinds { streams: !without_streams, bindings: !without_bindings };
     let lines = api.watch(kinds).await?.map(|lease| {
         let mut line = serde_json::to_vec(&lease).expect("a lease has only plain fields");
         line.push(b'\n');

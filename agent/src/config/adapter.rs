@@ -68,7 +68,7 @@ impl Adapter {
     /// Whether the worker sees its bindings. Only a worker that uses the API can release a revoked
     /// one.
     #[must_use]
-    pub fn shows_bindings(&self) -> bool {
+    pub fn exposes_bindings(&self) -> bool {
         matches!(self, Self::Api)
     }
 }

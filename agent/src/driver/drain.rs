@@ -24,7 +24,7 @@ pub(super) struct Drain {
     /// The deadline has passed, and the agent keeps waiting.
     pub(super) overdue: bool,
     /// The agent keeps running after the drain.
-    pub(super) stays: bool,
+    pub(super) stays_after_drain: bool,
     /// How long the agent then tries to report that it leaves.
     pub(super) goodbye_max: Duration,
     /// The log already says that it tries.
@@ -71,7 +71,7 @@ impl Driver {
                 "the drain's deadline has passed: jobs still run, and the agent does not kill them"
             ),
         }
-        if self.drain.stays {
+        if self.drain.stays_after_drain {
             tracing::info!("the agent stays until it gets a signal");
         }
         self.answer_drain_waiters(jobs_left);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Kinds, Lease, Refused};
+use leasehold_agent_core::{Lease, LeaseKinds, RequestError};
 use leasehold_types::message::WorkerFailure;
 use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -13,14 +13,14 @@ use super::job_clock::RunningJobs;
 use crate::metrics::Metrics;
 
 /// Answers one request.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, RequestError>>;
 
 /// A request to the driver.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
     /// Return the pool and these kinds of leases; unless it is a `peek`, they count as shown to the
     /// worker.
-    Lease { kinds: Kinds, peek: bool, reply: oneshot::Sender<Snapshot> },
+    Lease { kinds: LeaseKinds, peek: bool, reply: oneshot::Sender<Snapshot> },
     /// Return the running jobs.
     Jobs { reply: oneshot::Sender<RunningJobs> },
     /// Describe what the agent waits for; none if nothing.
@@ -34,9 +34,9 @@ pub(crate) enum DriverRequest {
     /// A job has ended.
     End { job: JobId, reply: Reply<()> },
     /// The worker's own count, and the pool size that it keeps to.
-    Count { running: u32, obeyed: u32, reply: Reply<()> },
+    Count { running: u32, in_effect: u32, reply: Reply<()> },
     /// The same, as an adapter has observed it.
-    ObservedCount { running: u32, obeyed: u32, reply: Reply<()> },
+    ObservedCount { running: u32, in_effect: u32, reply: Reply<()> },
     /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Why the worker fails its check; none if it passes. Reply whether that is in force.
@@ -100,21 +100,21 @@ impl DriverHandle {
 
     /// The lease now, shown to the worker.
     pub(crate) async fn lease(&self) -> Result<Snapshot, DriverStopped> {
-        self.lease_of(Kinds::ALL).await
+        self.lease_of(LeaseKinds::ALL).await
     }
 
     /// The same for a worker that uses only these kinds of leases.
-    pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
+    pub(crate) async fn lease_of(&self, kinds: LeaseKinds) -> Result<Snapshot, DriverStopped> {
         self.ask(|reply| DriverRequest::Lease { kinds, peek: false, reply }).await
     }
 
     /// The lease for the agent's own use, without showing it to the worker.
     pub(crate) async fn peek(&self) -> Result<Arc<Lease>, DriverStopped> {
-        Ok(self.peek_at(Kinds::ALL).await?.lease)
+        Ok(self.peek_at(LeaseKinds::ALL).await?.lease)
     }
 
     /// These kinds of leases, without showing them to the worker.
-    pub(crate) async fn peek_at(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
+    pub(crate) async fn peek_at(&self, kinds: LeaseKinds) -> Result<Snapshot, DriverStopped> {
         self.ask(|reply| DriverRequest::Lease { kinds, peek: true, reply }).await
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use leasehold_agent_core::{Holder, Refused};
+use leasehold_agent_core::{Holder, RequestError};
 use leasehold_types::{JobId, Moment, Token};
 
 use super::handle::Reply;
@@ -45,7 +45,7 @@ impl JobQueue {
             self.queue.push_back(waiter);
             return;
         }
-        let refused = Refused::Limit { what: "waiting jobs", max: WAITERS_MAX as u64 };
+        let refused = RequestError::Limit { what: "waiting jobs", max: WAITERS_MAX as u64 };
         metrics.count_refused(reason(&refused));
         let _ = waiter.reply.send(Err(refused));
     }
@@ -90,8 +90,10 @@ fn attempt(
 ) -> Option<QueuedJob> {
     let answer = holder.begin_job(waiter.job.clone(), now);
     if let Err(refused) = &answer {
-        let may_change =
-            matches!(refused, Refused::NoSlot { .. } | Refused::NoLease { .. } | Refused::Failing);
+        let may_change = matches!(
+            refused,
+            RequestError::NoSlot { .. } | RequestError::NoLease { .. } | RequestError::Failing
+        );
         if may_change && waiter.until > now {
             return Some(waiter);
         }

@@ -13,7 +13,7 @@ const NAMED_MAX: usize = 3;
 
 /// What keeps a drain from ending, with the jobs that have run for longest.
 pub(super) fn describe_drain(outstanding: &Outstanding, running: &RunningJobs) -> String {
-    let Outstanding { jobs, obeyed, streams, shares, goodbye, .. } = *outstanding;
+    let Outstanding { jobs, in_effect, streams, shares, goodbye, .. } = *outstanding;
     if goodbye {
         return "waiting for a coordinator, to report that the worker leaves".into();
     }
@@ -21,8 +21,10 @@ pub(super) fn describe_drain(outstanding: &Outstanding, running: &RunningJobs) -
         Some(jobs) => format!("{} running{}", amount(jobs, "job"), names(running)),
         None => unknown(outstanding),
     }];
-    if obeyed > 0 {
-        parts.push(format!("waiting for the worker to confirm pool size 0: it still has {obeyed}"));
+    if in_effect > 0 {
+        parts.push(format!(
+            "waiting for the worker to confirm pool size 0: it still has {in_effect}"
+        ));
     }
     parts.push(format!("{} held", amount(streams as u64, "stream")));
     if shares > 0 {
@@ -94,7 +96,7 @@ mod tests {
         let none = Outstanding {
             jobs: Some(0),
             slots_max: 0,
-            obeyed: 0,
+            in_effect: 0,
             streams: 0,
             shares: 0,
             goodbye: false,
@@ -109,7 +111,7 @@ mod tests {
         ] {
             assert!(text.starts_with("3 slots count as used, since the jobs of an"), "{text}");
         }
-        let counts = Outstanding { obeyed: 2, streams: 1, ..none };
+        let counts = Outstanding { in_effect: 2, streams: 1, ..none };
         let text = describe_drain(&counts, &nothing);
         assert!(text.contains("pool size 0: it still has 2") && text.ends_with("1 stream held"));
         let text = describe_drain(&Outstanding { shares: 2, ..none }, &nothing);

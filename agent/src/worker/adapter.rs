@@ -32,7 +32,7 @@ pub(crate) struct Predecessor {
     /// The journal is empty.
     no_memory: bool,
     /// The pool size that a worker with its own count may still use.
-    obeyed: Option<u32>,
+    in_effect: Option<u32>,
     /// Running programs of streams.
     leftovers: Leftovers,
 }
@@ -76,7 +76,7 @@ impl Predecessor {
         };
         Ok(Self {
             no_memory: memory.incarnation.is_none(),
-            obeyed: memory.count.map(|(_, obeyed)| obeyed),
+            in_effect: memory.count.map(|(_, in_effect)| in_effect),
             leftovers: Leftovers::find(dir, claimed).await?,
         })
     }
@@ -85,14 +85,14 @@ impl Predecessor {
 impl AdapterContext<'_> {
     /// Starts the adapter.
     pub(crate) async fn start(self, adapter: &Adapter) -> RunningAdapter {
-        let Predecessor { no_memory, obeyed, leftovers } = self.predecessor;
+        let Predecessor { no_memory, in_effect, leftovers } = self.predecessor;
         let driver = self.driver.clone();
         let health = self.health.clone();
         let reaper = self.reaper.clone();
         match adapter.clone() {
             Adapter::Api => RunningAdapter::default(),
             Adapter::File(adapter) => {
-                let remembered = Remembered { pool_size: obeyed.unwrap_or(0) };
+                let remembered = Remembered { pool_size: in_effect.unwrap_or(0) };
                 let remembered = (!no_memory).then_some(remembered);
                 let (name, child) = (self.worker.to_string(), self.child.clone());
                 let worker = FileWorker::new(name, adapter, driver, reaper, child, remembered);
@@ -115,7 +115,7 @@ impl AdapterContext<'_> {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
                 RunningAdapter::polled(
-                    Travis::new(adapter, record, obeyed),
+                    Travis::new(adapter, record, in_effect),
                     interval,
                     driver,
                     health,
@@ -123,7 +123,12 @@ impl AdapterContext<'_> {
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                RunningAdapter::polled(HttpWorker::new(adapter, obeyed), interval, driver, health)
+                RunningAdapter::polled(
+                    HttpWorker::new(adapter, in_effect),
+                    interval,
+                    driver,
+                    health,
+                )
             }
             Adapter::Command(adapter) => {
                 let CommandAdapter { jobs, streams, timeout, interval } = adapter;
@@ -134,7 +139,7 @@ impl AdapterContext<'_> {
                 }
                 match jobs {
                     Some(jobs) => {
-                        let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
+                        let worker = CommandWorker::new(jobs, timeout, reaper, in_effect);
                         RunningAdapter::polled(worker, interval, driver, health)
                     }
                     None => {

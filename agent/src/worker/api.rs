@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
-use leasehold_agent_core::{Kinds, Refused};
+use leasehold_agent_core::{LeaseKinds, RequestError};
 use leasehold_proto::map::{self, Invalid};
 use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -51,8 +51,8 @@ impl From<Invalid> for Denial {
     }
 }
 
-impl From<Refused> for Denial {
-    fn from(refused: Refused) -> Self {
+impl From<RequestError> for Denial {
+    fn from(refused: RequestError) -> Self {
         let (reason, message) = (refusal::reason(&refused), refusal::message(&refused));
         Self { reason, message, is_state: true }
     }
@@ -74,23 +74,31 @@ pub(crate) struct WorkerApi {
     /// Callers act for the worker as a whole. The programs of single streams do not.
     takes_promises: bool,
     /// The agent continues after a drain.
-    stays: bool,
+    stays_after_drain: bool,
     /// Callers that keep a drain in force.
     drain_holds: Arc<AtomicUsize>,
 }
 
 impl WorkerApi {
-    /// The API of this worker. `stays`: the agent continues after a drain. `takes_promises`: its
-    /// callers act for the worker as a whole.
+    /// The API of this worker. `stays_after_drain`: the agent continues after a drain.
+    /// `takes_promises`: its callers act for the worker as a whole.
     pub(crate) fn new(
         driver: DriverHandle,
         health: WorkerHealth,
         who: WorkerKey,
-        stays: bool,
+        stays_after_drain: bool,
         takes_promises: bool,
     ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { driver, health, who, watchers, takes_promises, stays, drain_holds: Arc::default() }
+        Self {
+            driver,
+            health,
+            who,
+            watchers,
+            takes_promises,
+            stays_after_drain,
+            drain_holds: Arc::default(),
+        }
     }
 
     /// The driver behind it.
@@ -102,7 +110,7 @@ impl WorkerApi {
     /// `wait_ms`. With `peek`, a person asks, and the worker has not seen it.
     pub(crate) async fn lease(
         &self,
-        kinds: Kinds,
+        kinds: LeaseKinds,
         after_version: Option<u64>,
         wait_ms: u32,
         peek: bool,
@@ -136,7 +144,7 @@ impl WorkerApi {
     /// count from when the watch was opened.
     pub(crate) async fn watch(
         &self,
-        kinds: Kinds,
+        kinds: LeaseKinds,
     ) -> Result<impl Stream<Item = LeaseView> + Send + use<>, Denial> {
         let permit = self.watcher()?;
         self.health.called();
@@ -176,9 +184,9 @@ impl WorkerApi {
     }
 
     /// Reports the number of running jobs and the pool size that the worker respects.
-    pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
+    pub(crate) async fn count(&self, running: u32, in_effect: u32) -> Result<(), Denial> {
         self.health.called();
-        Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
+        Ok(self.driver.ask(|reply| DriverRequest::Count { running, in_effect, reply }).await??)
     }
 
     /// The worker has released the stream.
@@ -239,7 +247,7 @@ impl WorkerApi {
     /// Begins a drain that lasts as long as the caller's container, and returns when it is over. If
     /// the caller goes away before, and does not come back soon, the drain ends with its container.
     pub(crate) async fn hold_drain(&self) -> Result<(), Denial> {
-        if !self.stays {
+        if !self.stays_after_drain {
             return Err(Denial::invalid(
                 "hold: only a sidecar works again after a drain, and this agent ends with it",
             ));
@@ -259,7 +267,7 @@ impl WorkerApi {
     /// A drain was requested for the caller's container, where another process is about to keep it
     /// in force: see [`Self::hold_drain`].
     pub(crate) fn expect_hold(&self) {
-        if !self.stays {
+        if !self.stays_after_drain {
             return;
         }
         let (holds, driver) = (self.drain_holds.clone(), self.driver.clone());
@@ -275,7 +283,7 @@ impl WorkerApi {
         let permit = self.watchers.clone().try_acquire_owned();
         permit.map_err(|_| {
             let max = WATCHERS_MAX as u64;
-            Refused::Limit { what: "watches and waiting reads", max }.into()
+            RequestError::Limit { what: "watches and waiting reads", max }.into()
         })
     }
 }
@@ -306,7 +314,7 @@ impl Drop for DrainHold {
 /// One watch of the lease.
 struct Watch {
     api: WorkerApi,
-    kinds: Kinds,
+    kinds: LeaseKinds,
     changes: watch::Receiver<u64>,
     /// When it was opened; none before the first answer.
     asked: Option<Moment>,

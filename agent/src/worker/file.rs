@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use leasehold_agent_core::{Lease, Refused};
+use leasehold_agent_core::{Lease, RequestError};
 use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -76,8 +76,8 @@ impl FileWorker {
         remembered: Option<Remembered>,
     ) -> Self {
         let in_file = config_yml::pool_size_in(&adapter.path);
-        let obeyed = in_file.max(remembered.map_or(0, |remembered| remembered.pool_size));
-        let pool = adapter.pool.as_ref().map(|pool| Pool::new(pool.count.clone(), obeyed));
+        let in_effect = in_file.max(remembered.map_or(0, |remembered| remembered.pool_size));
+        let pool = adapter.pool.as_ref().map(|pool| Pool::new(pool.count.clone(), in_effect));
         Self {
             worker,
             adapter,
@@ -181,13 +181,15 @@ impl FileWorker {
     async fn report_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
-        let (running, obeyed) = pool.count(in_file, settle, Instant::now());
-        let reported =
-            self.driver.ask(|reply| DriverRequest::ObservedCount { running, obeyed, reply }).await;
+        let (running, in_effect) = pool.count(in_file, settle, Instant::now());
+        let reported = self
+            .driver
+            .ask(|reply| DriverRequest::ObservedCount { running, in_effect, reply })
+            .await;
         match reported {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(refused)) => {
-                bail!("cannot report {running} jobs with pool size {obeyed}: {refused:?}")
+                bail!("cannot report {running} jobs with pool size {in_effect}: {refused:?}")
             }
         }
     }
@@ -279,7 +281,7 @@ impl FileWorker {
                 self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await;
             match released {
                 Err(_) => return,
-                Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
+                Ok(Ok(()) | Err(RequestError::NotHeld { .. })) => {
                     self.removed.remove(&held.stream);
                 }
                 Ok(Err(refused)) => {

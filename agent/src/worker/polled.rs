@@ -169,10 +169,10 @@ impl<W: Polled> PolledWorker<W> {
         Ok((next, target))
     }
 
-    async fn report(&self, running: u32, obeyed: u32) -> anyhow::Result<()> {
+    async fn report(&self, running: u32, in_effect: u32) -> anyhow::Result<()> {
         let reported = self
             .driver
-            .ask(|reply| DriverRequest::ObservedCount { running, obeyed, reply })
+            .ask(|reply| DriverRequest::ObservedCount { running, in_effect, reply })
             .await?;
         reported.or_else(|refused| {
             bail!("cannot report the worker's {running} jobs: {}", refusal::message(&refused))

@@ -237,13 +237,13 @@ impl Pod {
             take_over: self.names.takes_over(self.index),
             stops_worker: true,
             address: None,
-            shows_bindings: true,
+            exposes_bindings: true,
             drain_deadline: Some(TTL + Duration::from_secs(4)),
             goodbye_max: Duration::from_secs(5),
             insists_on_report: false,
-            stays: false,
+            stays_after_drain: false,
             ends_worker: false,
-            raise: 1,
+            incarnation_offset: 1,
         };
         let memory = self.memory.clone();
         let (holder, records) =

@@ -194,13 +194,13 @@ impl Driver {
             take_over: false,
             stops_worker: true,
             address: None,
-            shows_bindings: false,
+            exposes_bindings: false,
             drain_deadline: None,
             goodbye_max: Duration::from_secs(5),
             insists_on_report: false,
-            stays: false,
+            stays_after_drain: false,
             ends_worker: false,
-            raise: 1,
+            incarnation_offset: 1,
         };
         let now = now();
         let mut holder = Holder::new(config, Memory::default(), Unwritten, now);

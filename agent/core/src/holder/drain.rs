@@ -82,7 +82,7 @@ impl<J: Journal> Holder<J> {
     /// the coordinator ordered continues.
     pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
         let over = self.draining() && !self.drain_ordered && !self.link.is_superseded();
-        if !over || !(self.config.stays || self.drain_remembered) {
+        if !over || !(self.config.stays_after_drain || self.drain_remembered) {
             return Ok(());
         }
         self.end_drain(DrainCancelled::Restart, now)?;
@@ -177,7 +177,7 @@ impl<J: Journal> Holder<J> {
         Outstanding {
             jobs: jobs_known.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
-            obeyed: self.count.map_or(0, |count| count.obeyed),
+            in_effect: self.count.map_or(0, |count| count.in_effect),
             streams: self.streams.len() - shares,
             shares,
             goodbye: matches!(self.drain, Drain::Leaving { .. }),
@@ -204,10 +204,10 @@ impl<J: Journal> Holder<J> {
                 let unknown = self.epoch.is_none() && unwelcomed && !self.config.insists_on_report;
                 let jobs_known = self.jobs_known || idle;
                 // A worker that reports counts may start jobs until it confirms pool size 0.
-                let obeyed = self.count.map_or(0, |count| count.obeyed);
+                let in_effect = self.count.map_or(0, |count| count.in_effect);
                 let empty =
-                    jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
-                let waits = self.config.stays || self.config.ends_worker;
+                    jobs_known && self.running() == 0 && in_effect == 0 && self.streams.is_empty();
+                let waits = self.config.stays_after_drain || self.config.ends_worker;
                 if empty && (idle || unknown) {
                     self.leave(false);
                 } else if empty || (late && !waits) {

@@ -323,7 +323,7 @@ impl<J: Journal> Holder<J> {
         match self.jobs_known {
             // Without a pool lease there is no other field for a size that the worker still uses.
             true if self.pool.is_none() && !mutation::on(Mutation::UnknownForgotten) => {
-                Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
+                Jobs::Running(self.running().max(self.count.map_or(0, |count| count.in_effect)))
             }
             true => Jobs::Running(self.running()),
             false if mutation::on(Mutation::UnknownJobsTold) => Jobs::Running(self.running()),
@@ -414,8 +414,12 @@ impl<J: Journal> Holder<J> {
         now: Moment,
     ) -> Result<(), JournalError> {
         let above = newer.max(self.config.incarnation);
-        let raise = if mutation::on(Mutation::RaiseByOne) { 1 } else { self.config.raise.max(1) };
-        let incarnation = Incarnation(above.0.saturating_add(raise));
+        let offset = if mutation::on(Mutation::RaiseByOne) {
+            1
+        } else {
+            self.config.incarnation_offset.max(1)
+        };
+        let incarnation = Incarnation(above.0.saturating_add(offset));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
         self.write(&begun)?;
         self.deferred.retain(|record| !matches!(record, Record::Begun { .. }));

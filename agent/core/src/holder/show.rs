@@ -9,18 +9,18 @@ use leasehold_types::{Load, Moment};
 
 use super::{Binding, Count, Holder};
 use crate::journal::{Journal, Record};
-use crate::lease::{Kinds, Lease, PoolView, ShareLease, StreamLease};
+use crate::lease::{Lease, LeaseKinds, PoolView, ShareLease, StreamLease};
 
 impl<J: Journal> Holder<J> {
     /// The lease of the worker. Call it only to send the result to the worker: it marks the streams
     /// as shown, and a stream that was never shown is released without the worker.
     pub fn lease(&mut self, now: Moment) -> Lease {
-        self.lease_of(Kinds::ALL, now)
+        self.lease_of(LeaseKinds::ALL, now)
     }
 
     /// The same for a worker that uses only these kinds of leases. Other kinds are omitted and do
     /// not count as shown.
-    pub fn lease_of(&mut self, kinds: Kinds, now: Moment) -> Lease {
+    pub fn lease_of(&mut self, kinds: LeaseKinds, now: Moment) -> Lease {
         self.expire(now);
         let size = self.size_to_show(now);
         let shown = self.write_shown(kinds);
@@ -30,8 +30,8 @@ impl<J: Journal> Holder<J> {
         let mut lease = self.peek(now);
         lease.pool.size = size;
         // Bindings that the worker does not use are listed for people only.
-        let bindings = if self.config.shows_bindings { shown.bindings } else { kinds.bindings };
-        lease.keep(Kinds { streams: shown.streams, bindings });
+        let bindings = if self.config.exposes_bindings { shown.bindings } else { kinds.bindings };
+        lease.keep(LeaseKinds { streams: shown.streams, bindings });
         lease
     }
 
@@ -81,22 +81,22 @@ impl<J: Journal> Holder<J> {
 
     /// Records that a worker that has just been started has seen no lease.
     pub(super) fn write_none_shown(&mut self) {
-        if self.write(&Record::Shown { kinds: Kinds::NONE }).is_ok() {
-            self.shown = Kinds::NONE;
+        if self.write(&Record::Shown { kinds: LeaseKinds::NONE }).is_ok() {
+            self.shown = LeaseKinds::NONE;
         }
     }
 
     /// Records that the worker sees leases of these kinds, if it holds any. Returns the kinds that
     /// may be shown.
-    fn write_shown(&mut self, kinds: Kinds) -> Kinds {
-        let held = |kind: Kinds| {
+    fn write_shown(&mut self, kinds: LeaseKinds) -> LeaseKinds {
+        let held = |kind: LeaseKinds| {
             let mut held = self.streams.values();
             held.any(|held| held.is_for_worker(&self.config) && held.is_of(kind))
         };
-        let Kinds { streams, bindings } = self.shown;
-        let shown = Kinds {
-            streams: streams || (kinds.streams && held(Kinds::STREAMS)),
-            bindings: bindings || (kinds.bindings && held(Kinds::BINDINGS)),
+        let LeaseKinds { streams, bindings } = self.shown;
+        let shown = LeaseKinds {
+            streams: streams || (kinds.streams && held(LeaseKinds::STREAMS)),
+            bindings: bindings || (kinds.bindings && held(LeaseKinds::BINDINGS)),
         };
         if shown != self.shown {
             let skip = mutation::on(Mutation::ShownUnwritten);
@@ -111,14 +111,15 @@ impl<J: Journal> Holder<J> {
     /// as it sees it, so the size is recorded and in effect before.
     fn size_to_show(&mut self, now: Moment) -> u32 {
         let size = self.size(now);
-        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+        let Some(Count { running, in_effect }) = self.count.filter(|count| count.in_effect < size)
+        else {
             return size;
         };
         let unwritten = mutation::on(Mutation::SizeShownUnwritten);
-        if !unwritten && self.write(&Record::Count { running, obeyed: size }).is_err() {
-            return obeyed;
+        if !unwritten && self.write(&Record::Count { running, in_effect: size }).is_err() {
+            return in_effect;
         }
-        self.count = Some(Count { running, obeyed: size });
+        self.count = Some(Count { running, in_effect: size });
         size
     }
 }

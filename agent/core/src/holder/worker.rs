@@ -7,7 +7,7 @@ use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use super::{Count, Holder};
 use crate::effect::Notice;
 use crate::journal::{Journal, JournalError, Record};
-use crate::lease::{Kinds, Refused};
+use crate::lease::{LeaseKinds, RequestError};
 
 /// The most leases that are remembered as released by the worker.
 const RELEASED_BY_WORKER_MAX: usize = 256;
@@ -19,13 +19,13 @@ impl<J: Journal> Holder<J> {
     /// reports the end of jobs whose ids the agent does not know.
     ///
     /// # Errors
-    /// [`Refused::Limit`] or [`Refused::Journal`].
+    /// [`RequestError::Limit`] or [`RequestError::Journal`].
     pub fn start_worker(
         &mut self,
         start: StartId,
         running: u32,
         now: Moment,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         if self.start.as_ref() == Some(&start) {
             return self.fewer_unnamed(running, now);
         }
@@ -35,7 +35,7 @@ impl<J: Journal> Holder<J> {
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
         self.promised = None;
-        self.shown = Kinds::NONE;
+        self.shown = LeaseKinds::NONE;
         self.jobs.clear();
         self.unnamed = running;
         self.asks_for_jobs = false;
@@ -52,7 +52,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    fn fewer_unnamed(&mut self, running: u32, now: Moment) -> Result<(), Refused> {
+    fn fewer_unnamed(&mut self, running: u32, now: Moment) -> Result<(), RequestError> {
         if running >= self.unnamed {
             return Ok(());
         }
@@ -68,29 +68,29 @@ impl<J: Journal> Holder<J> {
     /// began.
     ///
     /// # Errors
-    /// Every reason but [`Refused::NotHeld`] and [`Refused::AsksForJobs`].
-    pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<Token, Refused> {
+    /// Every reason but [`RequestError::NotHeld`] and [`RequestError::AsksForJobs`].
+    pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<Token, RequestError> {
         self.expire(now);
         let token = self.pool.map_or(Token::default(), |pool| pool.token);
         if let Some(began) = self.jobs.get(&job) {
             return Ok(began.unwrap_or(token));
         }
         // A job with an id would come on top of the counted ones, which already include it.
-        if let Some(Count { running, obeyed }) = self.count {
-            return Err(Refused::Counted { running, obeyed });
+        if let Some(Count { running, in_effect }) = self.count {
+            return Err(RequestError::Counted { running, in_effect });
         }
         let (size, running) = (self.size(now), self.running());
         if self.draining() && size == 0 {
-            return Err(Refused::Draining);
+            return Err(RequestError::Draining);
         }
         if self.is_failing() && size == 0 {
-            return Err(Refused::Failing);
+            return Err(RequestError::Failing);
         }
         if self.pool.is_none() || (size == 0 && now >= self.renewed_until) {
-            return Err(Refused::NoLease { newer: self.newer_generation });
+            return Err(RequestError::NoLease { newer: self.newer_generation });
         }
         if running >= size {
-            return Err(Refused::NoSlot { size, running, newer: self.newer_generation });
+            return Err(RequestError::NoSlot { size, running, newer: self.newer_generation });
         }
         at_most(running + 1)?;
         // A deferred end of an earlier job with this id must not be written after this begin.
@@ -111,9 +111,9 @@ impl<J: Journal> Holder<J> {
     /// A job has ended. Does nothing for an id that does not run.
     ///
     /// # Errors
-    /// [`Refused::Journal`] until it is recorded, although its slot is free at once: a successor
+    /// [`RequestError::Journal`] until it is recorded, although its slot is free at once: a successor
     /// without the record counts the job as running, so the worker must repeat the report.
-    pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
+    pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), RequestError> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();
         let ended = Record::JobEnded { job: job.clone() };
@@ -140,29 +140,39 @@ impl<J: Journal> Holder<J> {
     /// now on. A smaller pool is in effect only once it is reported here.
     ///
     /// # Errors
-    /// [`Refused::AsksForJobs`], [`Refused::Limit`] or [`Refused::Journal`].
-    pub fn report_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
+    /// [`RequestError::AsksForJobs`], [`RequestError::Limit`] or [`RequestError::Journal`].
+    pub fn report_count(
+        &mut self,
+        running: u32,
+        in_effect: u32,
+        now: Moment,
+    ) -> Result<(), RequestError> {
         // Such a worker reports no other count, so the reported size would stay in effect for ever.
         if self.count.is_none() && (self.asks_for_jobs || !self.jobs.is_empty()) {
-            return Err(Refused::AsksForJobs { running: self.running() });
+            return Err(RequestError::AsksForJobs { running: self.running() });
         }
-        self.observe_count(running, obeyed, now)
+        self.observe_count(running, in_effect, now)
     }
 
     /// The same from an adapter, which counts the worker's jobs whatever the worker has reported.
     ///
     /// # Errors
-    /// [`Refused::Limit`] or [`Refused::Journal`].
-    pub fn observe_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
+    /// [`RequestError::Limit`] or [`RequestError::Journal`].
+    pub fn observe_count(
+        &mut self,
+        running: u32,
+        in_effect: u32,
+        now: Moment,
+    ) -> Result<(), RequestError> {
         at_most(running)?;
-        at_most(obeyed)?;
+        at_most(in_effect)?;
         self.expire(now);
-        let count = Count { running, obeyed };
+        let count = Count { running, in_effect };
         if self.count == Some(count) {
             return Ok(());
         }
         let before = (self.size_in_effect(), self.running());
-        self.write(&Record::Count { running, obeyed })?;
+        self.write(&Record::Count { running, in_effect })?;
         self.count = Some(count);
         self.unnamed = 0;
         let first = !std::mem::replace(&mut self.jobs_known, true);
@@ -180,13 +190,13 @@ impl<J: Journal> Holder<J> {
     /// The worker has released a stream, revoked or not. Idempotent.
     ///
     /// # Errors
-    /// [`Refused::NotHeld`] or [`Refused::Journal`].
+    /// [`RequestError::NotHeld`] or [`RequestError::Journal`].
     pub fn release_stream(
         &mut self,
         stream: &StreamKey,
         token: Token,
         now: Moment,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         self.expire(now);
         let held = self.streams.get(stream).map(|held| held.token);
         let lease = (stream.clone(), token);
@@ -194,7 +204,7 @@ impl<J: Journal> Holder<J> {
             return if self.released_by_worker.contains(&lease) {
                 Ok(())
             } else {
-                Err(Refused::NotHeld { held })
+                Err(RequestError::NotHeld { held })
             };
         }
         self.release(stream, token)?;
@@ -207,16 +217,16 @@ impl<J: Journal> Holder<J> {
     }
 }
 
-impl From<JournalError> for Refused {
+impl From<JournalError> for RequestError {
     fn from(JournalError(why): JournalError) -> Self {
         Self::Journal(why)
     }
 }
 
-fn at_most(jobs: u32) -> Result<(), Refused> {
+fn at_most(jobs: u32) -> Result<(), RequestError> {
     if jobs <= JOBS_PER_WORKER_MAX {
         Ok(())
     } else {
-        Err(Refused::Limit { what: "jobs of a worker", max: u64::from(JOBS_PER_WORKER_MAX) })
+        Err(RequestError::Limit { what: "jobs of a worker", max: u64::from(JOBS_PER_WORKER_MAX) })
     }
 }

@@ -11,7 +11,7 @@ use leasehold_types::{
 };
 
 use super::Record;
-use crate::lease::Kinds;
+use crate::lease::LeaseKinds;
 
 /// The content of a journal, after applying all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Memory {
     /// The stream leases.
     pub streams: BTreeMap<StreamKey, RememberedStream>,
     /// Of which kinds of them the worker may have seen some; unknown where no record says it.
-    pub shown: Option<Kinds>,
+    pub shown: Option<LeaseKinds>,
     /// The jobs with an id, each with the token under which it began, where that is known.
     pub jobs: BTreeMap<JobId, Option<Token>>,
     /// Jobs without a known id.
@@ -185,14 +185,14 @@ impl Memory {
             Record::JobEnded { job } => {
                 self.jobs.remove(job);
             }
-            Record::Count { running, obeyed } => {
-                self.count = Some((*running, *obeyed));
+            Record::Count { running, in_effect } => {
+                self.count = Some((*running, *in_effect));
                 self.unnamed = 0;
                 self.jobs_known = true;
             }
             Record::WorkerStarted { start, running } => {
                 self.start = Some(start.clone());
-                self.shown = Some(Kinds::NONE);
+                self.shown = Some(LeaseKinds::NONE);
                 self.jobs_known = true;
                 self.jobs.clear();
                 self.unnamed = *running;
@@ -295,7 +295,7 @@ impl Memory {
             token: *token,
         };
         all.extend(self.jobs.iter().map(began));
-        all.extend(self.count.map(|(running, obeyed)| Record::Count { running, obeyed }));
+        all.extend(self.count.map(|(running, in_effect)| Record::Count { running, in_effect }));
         let unnamed = self.unnamed;
         all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Journal, JournalError, Kinds, Memory, Record};
+use leasehold_agent_core::{
+    Config, Effect, Holder, Journal, JournalError, LeaseKinds, Memory, Record,
+};
 use leasehold_scenario::{Language, Words};
 use leasehold_types::message::{
     CoordinatorMessage, DrainOrder, Grant, PoolGrant, Refusal, RefusalReason, StreamGrant,
@@ -98,7 +100,7 @@ pub(crate) struct HolderScenario {
 /// The options in which agents differ.
 #[derive(Clone, Debug, Default)]
 struct Options {
-    stays: bool,
+    stays_after_drain: bool,
     ends_worker: bool,
     hides_bindings: bool,
     address: Option<WorkerAddress>,
@@ -177,7 +179,7 @@ impl HolderScenario {
             "full" => *self.journal.full.borrow_mut() = words.choice(["yes", "no"]) == Some("yes"),
             "as" => {
                 self.who = Options {
-                    stays: words.flag("stays"),
+                    stays_after_drain: words.flag("stays"),
                     ends_worker: words.flag("ends-worker"),
                     hides_bindings: words.flag("hides-bindings"),
                     address: words.parse_value("address"),
@@ -190,7 +192,7 @@ impl HolderScenario {
                 self.holder.handle_wake(self.now);
             }
             "lease" => {
-                let kinds = if words.flag("jobs") { Kinds::NONE } else { Kinds::ALL };
+                let kinds = if words.flag("jobs") { LeaseKinds::NONE } else { LeaseKinds::ALL };
                 let lease = self.holder.lease_of(kinds, now);
                 let _ = writeln!(outcome, "{}", shown::lease(lease, now));
             }
@@ -223,13 +225,13 @@ fn config(incarnation: Incarnation, who: &Options) -> Config {
         take_over: false,
         stops_worker: true,
         address: who.address.clone(),
-        shows_bindings: !who.hides_bindings,
+        exposes_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
         goodbye_max: Duration::from_secs(5),
         insists_on_report: false,
-        stays: who.stays,
+        stays_after_drain: who.stays_after_drain,
         ends_worker: who.ends_worker,
-        raise: 1,
+        incarnation_offset: 1,
     }
 }
 

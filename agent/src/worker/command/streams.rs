@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_agent_core::{Lease, Refused};
+use leasehold_agent_core::{Lease, RequestError};
 use leasehold_types::{StreamKey, Token};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -237,7 +237,7 @@ async fn release(
 ) -> Result<anyhow::Result<()>, DriverStopped> {
     let stream = stream.clone();
     match driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await? {
-        Ok(()) | Err(Refused::NotHeld { .. }) => Ok(Ok(())),
+        Ok(()) | Err(RequestError::NotHeld { .. }) => Ok(Ok(())),
         Err(refused) => Ok(Err(anyhow::anyhow!(crate::refusal::message(&refused)))),
     }
 }

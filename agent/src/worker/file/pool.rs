@@ -22,7 +22,7 @@ pub(super) struct Pool {
     /// The file in which the worker writes the number of running jobs.
     count: Option<PathBuf>,
     /// The largest size that it may use.
-    obeyed: u32,
+    in_effect: u32,
     running: u32,
     /// When it was notified of the size in the file.
     notified: Option<Instant>,
@@ -30,8 +30,8 @@ pub(super) struct Pool {
 
 impl Pool {
     /// The pool of a worker that may already use this size.
-    pub(super) fn new(count: Option<PathBuf>, obeyed: u32) -> Self {
-        Self { count, obeyed, running: obeyed, notified: None }
+    pub(super) fn new(count: Option<PathBuf>, in_effect: u32) -> Self {
+        Self { count, in_effect, running: in_effect, notified: None }
     }
 
     /// Whether the worker writes its own count.
@@ -41,7 +41,7 @@ impl Pool {
 
     /// The worker may read this size from now on.
     pub(super) fn may_grow(&mut self, size: u32) {
-        self.obeyed = self.obeyed.max(size);
+        self.in_effect = self.in_effect.max(size);
     }
 
     /// The file has changed, and the worker was not notified yet.
@@ -56,21 +56,21 @@ impl Pool {
 
     /// When the worker will have reloaded a smaller size, if one was written.
     pub(super) fn settles(&self, in_file: u32, settle: Duration) -> Option<Instant> {
-        self.notified.filter(|_| in_file < self.obeyed).map(|notified| notified + settle)
+        self.notified.filter(|_| in_file < self.in_effect).map(|notified| notified + settle)
     }
 
     /// The running jobs and the size that the worker uses, while the file contains `in_file`.
     pub(super) fn count(&mut self, in_file: u32, settle: Duration, now: Instant) -> (u32, u32) {
-        let most = self.running.max(self.obeyed);
+        let most = self.running.max(self.in_effect);
         if self.settles(in_file, settle).is_some_and(|at| at <= now) {
-            self.obeyed = in_file;
+            self.in_effect = in_file;
         }
         // Read after the reload, so that it includes jobs that began under the larger size.
         self.running = match &self.count {
-            None => self.obeyed,
+            None => self.in_effect,
             Some(path) => count_in(path).unwrap_or(most),
         };
-        (self.running, self.obeyed)
+        (self.running, self.in_effect)
     }
 }
 

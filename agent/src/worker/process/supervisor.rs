@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::join_all;
-use leasehold_agent_core::{Refused, StreamLease};
+use leasehold_agent_core::{RequestError, StreamLease};
 use leasehold_types::{Moment, StreamKey};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
@@ -186,7 +186,7 @@ impl Supervisor {
         let shown = stream.clone();
         let driver = &self.context.driver;
         match driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await {
-            Err(_) | Ok(Ok(()) | Err(Refused::NotHeld { .. })) => None,
+            Err(_) | Ok(Ok(()) | Err(RequestError::NotHeld { .. })) => None,
             Ok(Err(refused)) => {
                 tracing::error!(?refused, stream = %shown, "cannot release the stream");
                 Some(clock::now() + RETRY)

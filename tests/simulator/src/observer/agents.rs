@@ -227,9 +227,12 @@ impl Checks<'_> {
         if lease.pool.size > size {
             wrong = Some(format!("shows size {}, wrote {size}", lease.pool.size));
         }
-        let obeyed = memory.count.map_or(size, |(_, obeyed)| obeyed);
-        if lease.pool.size > obeyed {
-            wrong = Some(format!("shows size {}, wrote that {obeyed} is kept", lease.pool.size));
+        let in_effect = memory.count.map_or(size, |(_, in_effect)| in_effect);
+        if lease.pool.size > in_effect {
+            wrong = Some(format!(
+                "shows size {}, wrote that {in_effect} is in effect",
+                lease.pool.size
+            ));
         }
         let (running, written) = (lease.pool.running, memory.running());
         if running > written {

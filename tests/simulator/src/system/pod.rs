@@ -93,7 +93,7 @@ pub(crate) struct Pod {
     /// Where its worker is reached.
     pub address: Option<WorkerAddress>,
     /// Its worker learns of its shares of pipelines and is asked for them.
-    pub shows_bindings: bool,
+    pub exposes_bindings: bool,
 }
 
 impl Pod {
@@ -129,7 +129,7 @@ impl Pod {
             removed: false,
             listed_from: 0,
             address: None,
-            shows_bindings: true,
+            exposes_bindings: true,
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     /// How many jobs it would run.
     pub jobs_wanted: u32,
     /// The pool size that it keeps to (Count), and until when.
-    pub obeyed: (u32, Option<Moment>),
+    pub in_effect: (u32, Option<Moment>),
     /// The streams that it uses.
     pub streams: BTreeMap<StreamKey, StreamUse>,
     /// The calls that it has yet to make, oldest first.
@@ -90,7 +90,7 @@ impl Worker {
             unnamed: BTreeSet::new(),
             unanswered_job: None,
             jobs_wanted: 4,
-            obeyed: (0, None),
+            in_effect: (0, None),
             streams: BTreeMap::new(),
             calls: VecDeque::new(),
             reads_at: 0,
@@ -109,7 +109,7 @@ impl Worker {
     /// The jobs that it runs, or may start without asking its agent.
     pub(crate) fn jobs_possible(&self, now: Moment) -> u32 {
         let running = self.jobs.len() as u32;
-        let (size, until) = self.obeyed;
+        let (size, until) = self.in_effect;
         let open = self.alive && (!self.stoppable || until.is_none_or(|until| now < until));
         if self.kind == WorkerKind::Count && open { running.max(size) } else { running }
     }

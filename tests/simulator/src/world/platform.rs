@@ -98,7 +98,7 @@ impl World {
         node.stays = self.rng.bool();
         node.ends_worker = !node.stays && self.pods.len() % 2 == 1;
         node.address = pipelines::address(self.pods.len());
-        node.shows_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
+        node.exposes_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
         if let Some(other) = twin_of {
             self.pods[other].replaced_at = Some(self.t);
             node.twin = true;

@@ -5,7 +5,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Notice, RAISE_MAX, SNAPSHOT_NOT_ABOVE};
+use leasehold_agent_core::{
+    Config, Effect, Holder, INCARNATION_OFFSET_MAX, Notice, SNAPSHOT_NOT_ABOVE,
+};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment};
 
@@ -29,7 +31,7 @@ impl World {
         let now = self.view().local_of_pod(pod);
         // No two agents get equal clocks: only the order of their clocks may be wrong.
         let own = pod as u64;
-        let raise = self.raise(pod);
+        let incarnation_offset = self.incarnation_offset(pod);
         let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
@@ -76,13 +78,13 @@ impl World {
             take_over: node.takes_name,
             stops_worker: node.worker.stoppable,
             address: node.address.clone(),
-            shows_bindings: node.shows_bindings,
+            exposes_bindings: node.exposes_bindings,
             drain_deadline: node.drain_deadline,
             goodbye_max: Duration::from_secs(5),
             insists_on_report: false,
-            stays: node.stays,
+            stays_after_drain: node.stays,
             ends_worker: node.ends_worker,
-            raise,
+            incarnation_offset,
         };
         let journal = SimJournal(Rc::clone(&node.disk));
         let holder = Holder::new(config, memory, journal, now);
@@ -104,8 +106,8 @@ impl World {
     }
 
     /// The distance by which this start may raise its incarnation; each start has its own.
-    fn raise(&self, pod: usize) -> u64 {
-        ((pod as u64) << 10 | (self.pods[pod].run & 0x3ff)) % RAISE_MAX + 1
+    fn incarnation_offset(&self, pod: usize) -> u64 {
+        ((pod as u64) << 10 | (self.pods[pod].run & 0x3ff)) % INCARNATION_OFFSET_MAX + 1
     }
 
     /// The agent's process dies.

@@ -50,7 +50,7 @@ impl World {
         worker.jobs.clear();
         worker.unnamed.clear();
         worker.unanswered_job = None;
-        worker.obeyed = (0, None);
+        worker.in_effect = (0, None);
         worker.streams.clear();
         worker.calls.clear();
         let start = worker.start;
@@ -186,7 +186,7 @@ impl World {
             let (token, until, revoked) = (stream.token, stream.until, stream.revoked.is_some());
             (stream.stream.clone(), Shown { token, until, revoked, load: None })
         });
-        let shares = lease.bindings.iter().filter(|_| node.shows_bindings).map(|binding| {
+        let shares = lease.bindings.iter().filter(|_| node.exposes_bindings).map(|binding| {
             let (token, until, revoked) = (binding.token, binding.until, binding.revoked.is_some());
             let stream = binding.key.stream();
             (stream, Shown { token, until, revoked, load: Some(binding.load) })
@@ -283,8 +283,8 @@ impl World {
     fn keep_to_size(&mut self, pod: usize, asked: Moment, lease: &Lease) {
         let now = self.view().local_of_pod(pod);
         let until = lease.pool.until.map(|until| asked + until.since(now));
-        let before = self.pods[pod].worker.obeyed.0;
-        self.pods[pod].worker.obeyed = (lease.pool.size, until);
+        let before = self.pods[pod].worker.in_effect.0;
+        self.pods[pod].worker.in_effect = (lease.pool.size, until);
         for _ in 0..8 {
             let worker = &self.pods[pod].worker;
             let running = worker.jobs.len() as u32;
@@ -312,7 +312,7 @@ impl World {
     pub(super) fn count_due(&mut self, pod: usize) {
         let worker = &mut self.pods[pod].worker;
         if worker.kind == WorkerKind::Count {
-            let call = WorkerCall::Count(worker.jobs.len() as u32, worker.obeyed.0);
+            let call = WorkerCall::Count(worker.jobs.len() as u32, worker.in_effect.0);
             worker.calls.push_back(call);
         }
         self.make_calls(pod);
@@ -352,13 +352,15 @@ impl World {
                 WorkerCall::Start(start, running) => holder.start_worker(start, running, now),
                 WorkerCall::End(job) => holder.end_job(&job, now),
                 WorkerCall::Release(stream, token) => holder.release_stream(&stream, token, now),
-                WorkerCall::Count(running, obeyed) => holder.report_count(running, obeyed, now),
+                WorkerCall::Count(running, in_effect) => {
+                    holder.report_count(running, in_effect, now)
+                }
             });
             self.trace.say(self.t, || format!("        p{pod} worker calls {call:?}: {result:?}"));
-            use leasehold_agent_core::Refused;
+            use leasehold_agent_core::RequestError;
             match result {
                 // No answer, or nothing was written: try again later.
-                None | Some(Err(Refused::Journal(_))) => return,
+                None | Some(Err(RequestError::Journal(_))) => return,
                 Some(_) => {}
             }
             self.pods[pod].worker.calls.pop_front();
@@ -383,7 +385,7 @@ impl World {
         worker.calls.retain(|call| !matches!(call, WorkerCall::Start(..) | WorkerCall::Count(..)));
         worker.unnamed = worker.jobs.clone();
         worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains_key(job));
-        let size = worker.obeyed.0;
+        let size = worker.in_effect.0;
         let call = match worker.kind {
             WorkerKind::Gate => WorkerCall::Start(worker.start_id(), worker.unnamed.len() as u32),
             WorkerKind::Count => WorkerCall::Count(worker.jobs.len() as u32, size),
