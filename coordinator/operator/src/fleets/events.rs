@@ -46,7 +46,7 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
             _ = checks.tick() => {
                 let lookup = ObjectLookup::of(&context);
                 let overdue = worker_events.overdue(&lookup, clock::now());
-                overdue.into_iter().for_each(|it| context.events.record(it));
+                overdue.into_iter().for_each(|event| context.events.record(event));
                 continue;
             }
         };
@@ -64,11 +64,11 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
             FleetChange::Notice(notice) => {
                 let lookup = ObjectLookup::of(&context);
                 let events = worker_events.events_for(notice, &lookup, clock::now());
-                events.into_iter().for_each(|it| context.events.record(it));
+                events.into_iter().for_each(|event| context.events.record(event));
             }
             FleetChange::Ordered(order) => {
                 let events = events_for_order(order, &ObjectLookup::of(&context));
-                events.into_iter().for_each(|it| context.events.record(it));
+                events.into_iter().for_each(|event| context.events.record(event));
             }
             FleetChange::Manifests { .. } => {}
         }

@@ -34,8 +34,8 @@ fn at(seconds: u64) -> Moment {
 
 /// The reason and the kind of the object of each event.
 fn words(events: &[NewEvent]) -> Vec<(EventReason, &str)> {
-    let word = |it| {
-        let NewEvent { reason, regarding, .. }: &NewEvent = it;
+    let word = |event| {
+        let NewEvent { reason, regarding, .. }: &NewEvent = event;
         (*reason, regarding.kind.as_deref().unwrap_or_default())
     };
     events.iter().map(word).collect()
@@ -51,7 +51,10 @@ fn records_every_step_of_a_drain_that_the_operator_did_not_order() {
     let started = Notice::DrainStarted(key("a"));
     let events = worker_events.events_for(&started, &FakeLookup, at(0));
     assert_eq!(words(&events), both(EventReason::DrainStarted));
-    assert_eq!(events[0].related.as_ref().and_then(|it| it.kind.as_deref()), Some("WorkerCluster"));
+    assert_eq!(
+        events[0].related.as_ref().and_then(|reference| reference.kind.as_deref()),
+        Some("WorkerCluster")
+    );
     assert_eq!(worker_events.events_for(&started, &FakeLookup, at(1)), []);
     assert_eq!(worker_events.overdue(&FakeLookup, at(59)), []);
     let events = worker_events.overdue(&FakeLookup, at(60));

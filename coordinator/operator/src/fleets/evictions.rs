@@ -57,11 +57,12 @@ pub(super) struct BudgetFacts {
 impl BudgetFacts {
     /// The facts of a budget.
     pub(super) fn new(budget: &PodDisruptionBudget) -> Option<Self> {
-        let controller = budget.owner_references().iter().find(|it| it.controller == Some(true));
+        let controller =
+            budget.owner_references().iter().find(|owner| owner.controller == Some(true));
         Some(Self {
             uid: budget.uid()?,
             created_for: budget.labels().get(CLUSTER_LABEL).cloned(),
-            controller: controller.map(|it| (it.kind.clone(), it.api_version.clone())),
+            controller: controller.map(|owner| (owner.kind.clone(), owner.api_version.clone())),
         })
     }
 }

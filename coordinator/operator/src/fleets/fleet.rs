@@ -33,9 +33,9 @@ impl Fleet {
     /// The one of this name.
     pub(super) fn find(objects: &Objects, name: &ClusterName) -> Option<Self> {
         if objects.is_class(name) {
-            return objects.classes.get(name).map(|it| Self::Class(Arc::clone(&it.object)));
+            return objects.classes.get(name).map(|seen| Self::Class(Arc::clone(&seen.object)));
         }
-        objects.clusters.get(name).map(|it| Self::Cluster(Arc::clone(&it.object)))
+        objects.clusters.get(name).map(|seen| Self::Cluster(Arc::clone(&seen.object)))
     }
 
     /// The object's kind.
@@ -192,8 +192,9 @@ mod tests {
                 Fleet::all(&objects).map(|(name, it)| (name, it.kind())).collect();
             kinds.sort();
             assert_eq!(kinds, [(&fixtures::name(), kind), (&other, "WorkerClass")]);
-            let kind_of =
-                |name: &ClusterName| Fleet::find(&objects, name).map(|it| it.reference().kind);
+            let kind_of = |name: &ClusterName| {
+                Fleet::find(&objects, name).map(|fleet| fleet.reference().kind)
+            };
             assert_eq!(kind_of(&fixtures::name()), Some(Some(kind.into())));
             assert_eq!(kind_of(&other), Some(Some("WorkerClass".into())));
         }

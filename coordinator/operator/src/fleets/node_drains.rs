@@ -82,9 +82,12 @@ pub(super) fn is_taken_back(pod: &PodFacts, reason: DrainReason, nodes: &ClosedN
 /// How many more workers may leave now.
 fn room(worker_pods: &[WorkerPod], own: usize, workload: Option<&WorkloadFacts>) -> u32 {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let available = |pods: &[WorkerPod]| number(pods.iter().filter(|it| is_available(it)).count());
+    let available = |pods: &[WorkerPod]| {
+        number(pods.iter().filter(|worker_pod| is_available(worker_pod)).count())
+    };
     let Some(workload) = workload else {
-        let all = number(worker_pods.iter().filter(|it| it.pod.is_active()).count());
+        let all =
+            number(worker_pods.iter().filter(|worker_pod| worker_pod.pod.is_active()).count());
         let away = all - available(worker_pods);
         return workload::unavailable_max(None, all).saturating_sub(away);
     };

@@ -65,21 +65,21 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     let is_active = !fleet.is_deleted();
     let target = workload::target(fleet).filter(|_| is_active);
     let facts = workload.as_deref();
-    let is_own = |it: &WorkerPod| facts.is_some_and(|facts| facts.owns(&it.pod));
-    worker_pods.sort_by_key(|it| !is_own(it));
+    let is_own = |worker_pod: &WorkerPod| facts.is_some_and(|facts| facts.owns(&worker_pod.pod));
+    worker_pods.sort_by_key(|worker_pod| !is_own(worker_pod));
     for it in &mut worker_pods {
         if let Some(progress) = state.drains.observe(it, fleet.drain_deadline(), now) {
             plan.drain_progress.push((it.clone(), progress));
         }
         it.is_released = fleet.releases_after_deadline() && state.drains.is_overdue(&it.pod.uid);
     }
-    let own_pods = worker_pods.iter().take_while(|it| is_own(it)).count();
+    let own_pods = worker_pods.iter().take_while(|worker_pod| is_own(worker_pod)).count();
     let yields_to = match (&target, facts) {
         (Some(target), Some(facts)) if target.role != WorkloadRole::Observed => {
             let written = state.applied.replicas(&target.reference(fleet.namespace()));
             let (manager, seen) = (facts.replicas_manager.as_ref(), facts.replicas_at());
             let yields_to = state.undone.yields_to(name, manager, seen, written, now);
-            yields_to.map(|it| it.name.clone())
+            yields_to.map(|manager| manager.name.clone())
         }
         (Some(_) | None, _) => None,
     };
@@ -125,7 +125,9 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     if let Some(target) = &target {
         let replicas = decision.replicas;
         match apply(fleet, target, facts, replicas, state, now) {
-            Ok(action) => plan.actions.extend(action.map(|it| with_scale_reason(it, &scale))),
+            Ok(action) => {
+                plan.actions.extend(action.map(|action| with_scale_reason(action, &scale)))
+            }
             Err(why) => plan.refused = Some(why),
         }
         let refused = plan.refused.as_deref().or(state.refusal(name));
@@ -203,9 +205,9 @@ fn scale_in_note(
     facts: Option<&WorkloadFacts>,
     scale: &DesiredScale,
 ) -> Option<String> {
-    let is_first = worker_pods
-        .iter()
-        .all(|it| it.drain_reason != Some(DrainReason::ScaleIn) || !it.pod.is_active());
+    let is_first = worker_pods.iter().all(|worker_pod| {
+        worker_pod.drain_reason != Some(DrainReason::ScaleIn) || !worker_pod.pod.is_active()
+    });
     let replicas = facts?.replicas;
     let count = decision.mark.len();
     (is_first && count > 0).then(|| {

@@ -238,7 +238,7 @@ fn workers_on_a_cordoned_node_are_drained_under_drain_and_replaced() {
         spec["onCordon"] = on_cordon.into();
         let (cluster, mut state) = (fixtures::cluster(spec), ReconcilerState::default());
         let plan = plan_at(&cluster, Some(applied(2, 1)), &[pod], START, &mut state);
-        words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+        words(&plan).into_iter().filter(|word| !word.starts_with("apply")).collect::<Vec<_>>()
     };
     assert_eq!(one("Drain", "a jobs=1 labelled"), [""; 0]);
     assert_eq!(one("Drain", "a jobs=1 labelled on=cordoned"), ["mark a node"]);
@@ -254,7 +254,7 @@ fn a_drain_for_a_node_is_taken_back_before_its_mark_is_removed() {
     let mut state = ReconcilerState::default();
     let mut turn = |pod: &str| {
         let plan = plan_for(2, Some(applied(2, 1)), &[pod], &mut state);
-        let actions = words(&plan).into_iter().filter(|it| !it.starts_with("apply"));
+        let actions = words(&plan).into_iter().filter(|word| !word.starts_with("apply"));
         let orders = plan.orders.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
         (actions.collect::<Vec<_>>(), orders)
     };
@@ -273,7 +273,7 @@ fn a_drain_for_a_node_is_taken_back_before_its_mark_is_removed() {
 fn replaces_a_worker_drained_through_the_admin_api() {
     let one = |words_of: &str| {
         let plan = plan_for(2, Some(applied(2, 1)), &[words_of], &mut ReconcilerState::default());
-        words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+        words(&plan).into_iter().filter(|word| !word.starts_with("apply")).collect::<Vec<_>>()
     };
     assert_eq!(one("a jobs=1 labelled ordered"), ["mark a restart"]);
     assert_eq!(one("a jobs=1 labelled ordered restart"), [""; 0]);
@@ -289,7 +289,7 @@ fn reports_an_overdue_drain_once_and_kills_nothing() {
     let pods = ["a jobs=1 labelled node drains"];
     let mut at = |now| {
         let plan = plan_at(&cluster, None, &pods, now, &mut state);
-        assert!(words(&plan).iter().all(|it| !it.contains("replace")));
+        assert!(words(&plan).iter().all(|word| !word.contains("replace")));
         plan.drain_progress.into_iter().map(|(_, stage)| stage).collect::<Vec<_>>()
     };
     assert_eq!(at(START), []);
@@ -316,7 +316,7 @@ fn an_overdue_pod_ends_with_its_jobs_only_under_release() {
                 now,
                 &mut state,
             );
-            words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+            words(&plan).into_iter().filter(|word| !word.starts_with("apply")).collect::<Vec<_>>()
         };
         assert_eq!(at(0, "a jobs=1 labelled on=cordoned node drains"), [""; 0], "{after}");
         assert_eq!(at(2, "a jobs=1 labelled on=cordoned node drains"), wanted[0], "{after}");

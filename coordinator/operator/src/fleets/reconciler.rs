@@ -319,7 +319,7 @@ impl FleetReconciler {
         let of_case = |snapshot: &&mut FleetSnapshot| match &snapshot.workload {
             // A StatefulSet removes only its highest ordinal.
             Some(facts) if facts.kind == WorkloadKind::StatefulSet => RemovableQuery::One(
-                scale_in::next_stateful_set_pod(&snapshot.worker_pods).map(|it| it.key.clone()),
+                scale_in::next_stateful_set_pod(&snapshot.worker_pods).map(|view| view.key.clone()),
             ),
             Some(_) | None => RemovableQuery::Any(snapshot.name.clone()),
         };
@@ -393,7 +393,7 @@ impl FleetReconciler {
         let mut plan = plan(input, &mut self.state);
         let budget = ObjectKey::new(fleet.namespace(), disruption_budget(fleet.name()));
         let budget = self.budgets.get(&budget);
-        let obsolete = budget.and_then(|it| evictions::delete_earlier_budget(&fleet, &it));
+        let obsolete = budget.and_then(|budget| evictions::delete_earlier_budget(&fleet, &budget));
         plan.actions.extend(obsolete);
         (name, fleet, plan)
     }

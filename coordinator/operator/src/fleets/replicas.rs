@@ -49,14 +49,14 @@ pub(super) struct ReplicasAt {
 impl ReplicasManager {
     /// The one that a workload's metadata names, if there is one besides the coordinator.
     pub(super) fn of(metadata: &ObjectMeta) -> Option<Self> {
-        let entries = metadata.managed_fields.iter().flatten().filter(|it| owns_replicas(it));
+        let entries = metadata.managed_fields.iter().flatten().filter(|entry| owns_replicas(entry));
         let managers = entries.filter_map(|entry| {
             let name = entry.manager.clone().unwrap_or_default();
             let is_scale = entry.subresource.as_deref() == Some("scale") && name != KUBECTL;
             let is_applied = entry.operation.as_deref() == Some("Apply");
             (name != FIELD_MANAGER).then_some(Self { name, is_lasting: is_scale || is_applied })
         });
-        managers.max_by_key(|it| it.is_lasting)
+        managers.max_by_key(|manager| manager.is_lasting)
     }
 }
 
@@ -73,17 +73,17 @@ impl UndoneWrites {
     ) -> Option<&'a ReplicasManager> {
         // Each write of the coordinator takes the replicas from the other manager for a moment.
         let manager = manager?;
-        let undone = self.0.get(fleet).copied().filter(|it| now.since(it.at) < WINDOW);
+        let undone = self.0.get(fleet).copied().filter(|undone| now.since(undone.at) < WINDOW);
         let undone = match written {
             Some(written) if is_new(undone, seen, written) => {
-                let times = undone.map_or(0, |it| it.times).saturating_add(1);
+                let times = undone.map_or(0, |undone| undone.times).saturating_add(1);
                 let undone = Undone { times, generation: seen.generation, at: now };
                 self.0.insert(fleet.clone(), undone);
                 Some(undone)
             }
             Some(_) | None => undone,
         };
-        let is_repeated = undone.is_some_and(|it| it.times >= UNDONE_MAX);
+        let is_repeated = undone.is_some_and(|undone| undone.times >= UNDONE_MAX);
         (manager.is_lasting || is_repeated).then_some(manager)
     }
 
@@ -95,7 +95,8 @@ impl UndoneWrites {
 
 /// Whether somebody has changed the replicas since they were written, and since that was last seen.
 fn is_new(last: Option<Undone>, seen: ReplicasAt, written: ReplicasAt) -> bool {
-    let counted = last.map_or(written.generation, |it| it.generation.max(written.generation));
+    let counted =
+        last.map_or(written.generation, |undone| undone.generation.max(written.generation));
     seen.replicas != written.replicas && seen.generation > counted
 }
 

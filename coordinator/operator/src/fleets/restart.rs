@@ -82,13 +82,17 @@ pub(super) fn decide(
 ) -> RestartDecision {
     let mut decided = RestartDecision::default();
     let active: Vec<usize> =
-        (0..worker_pods.len()).filter(|it| worker_pods[*it].pod.is_active()).collect();
-    let is_there = |it: &WorkerPod| {
-        let is_heard = it.view.as_ref().is_some_and(|it| it.presence == Presence::Connected);
-        is_heard && it.drain_reason.is_none() && !it.is_draining()
+        (0..worker_pods.len()).filter(|index| worker_pods[*index].pod.is_active()).collect();
+    let is_there = |worker_pod: &WorkerPod| {
+        let is_heard =
+            worker_pod.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
+        is_heard && worker_pod.drain_reason.is_none() && !worker_pod.is_draining()
     };
     let is_whole = wanted as usize == active.len();
-    if !ownership.is_settled || !is_whole || !active.iter().all(|it| is_there(&worker_pods[*it])) {
+    if !ownership.is_settled
+        || !is_whole
+        || !active.iter().all(|index| is_there(&worker_pods[*index]))
+    {
         return decided;
     }
     let cause = (ownership.cause, active.len());
@@ -110,7 +114,9 @@ pub(super) fn decide(
             Some(_) => {}
         }
     }
-    changed.sort_by_key(|it| (worker_pods[*it].pod.ordinal, worker_pods[*it].pod.pod.name.clone()));
+    changed.sort_by_key(|index| {
+        (worker_pods[*index].pod.ordinal, worker_pods[*index].pod.pod.name.clone())
+    });
     let Some(first) = changed.first().filter(|_| decided.record.is_empty()) else { return decided };
     if round.restarts >= active.len() {
         decided.waits = Some(format!(

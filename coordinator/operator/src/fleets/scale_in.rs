@@ -42,7 +42,7 @@ pub(super) fn decide(
     let (desired, removable) = (scale.replicas, scale.removable.as_deref());
     let current = facts.replicas;
     let active: Vec<usize> =
-        (0..own_pods.len()).filter(|it| own_pods[*it].pod.is_active()).collect();
+        (0..own_pods.len()).filter(|index| own_pods[*index].pod.is_active()).collect();
     let unchanged =
         ScaleInDecision { replicas: Some(current.max(desired)), ..ScaleInDecision::default() };
     // A Deployment counts none of its pods that terminate or are over.
@@ -64,7 +64,7 @@ pub(super) fn decide(
         }
         WorkloadKind::Deployment if is_rolling(facts, own_pods, &active) => ScaleInDecision {
             // Pods are chosen when only one template is left.
-            victims: active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect(),
+            victims: active.iter().copied().filter(|index| is_marked(&own_pods[*index])).collect(),
             waits: (current > desired).then(|| match facts.stuck {
                 None => "a rollout is in progress".to_owned(),
                 Some(_) => "there are pods of more than one template, and a scale-in would end \
@@ -89,13 +89,13 @@ fn decide_deployment(
     let current = facts.replicas;
     let surplus = count(active.len()).saturating_sub(desired);
     let mut marked: Vec<usize> =
-        active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect();
-    marked.sort_by_key(|it| rank(&own_pods[*it]));
+        active.iter().copied().filter(|index| is_marked(&own_pods[*index])).collect();
+    marked.sort_by_key(|index| rank(&own_pods[*index]));
     let mut decision = ScaleInDecision::default();
     if current > desired {
         let mut others: Vec<usize> =
-            active.iter().copied().filter(|it| !is_marked(&own_pods[*it])).collect();
-        others.sort_by_key(|it| rank(&own_pods[*it]));
+            active.iter().copied().filter(|index| !is_marked(&own_pods[*index])).collect();
+        others.sort_by_key(|index| rank(&own_pods[*index]));
         let wanted = (surplus as usize).saturating_sub(marked.len());
         let others = match removable {
             Some(removable) => removable_pods(others, removable, own_pods, &marked),
@@ -106,20 +106,21 @@ fn decide_deployment(
     }
     marked.truncate(surplus as usize);
     let drained: Vec<usize> =
-        marked.iter().copied().filter(|it| own_pods[*it].is_drained()).collect();
+        marked.iter().copied().filter(|index| own_pods[*index].is_drained()).collect();
     decision.victims = marked.into_iter().chain(decision.mark.iter().copied()).collect();
     if current <= desired {
         decision.replicas = Some(desired);
         return decision;
     }
-    let missing =
-        |it: &usize| own_pods[*it].pod.deletion_cost.is_none_or(|cost| cost > DRAINED_POD_COST);
+    let missing = |index: &usize| {
+        own_pods[*index].pod.deletion_cost.is_none_or(|cost| cost > DRAINED_POD_COST)
+    };
     decision.cost = drained.iter().copied().filter(missing).collect();
     let ready = drained.len() - decision.cost.len();
     let stay = count(active.len() - ready);
     decision.replicas = Some(current.min(stay).max(desired));
     if stay < current
-        && let Some(first) = active.iter().find(|it| is_removed_first(&own_pods[**it]))
+        && let Some(first) = active.iter().find(|index| is_removed_first(&own_pods[**index]))
     {
         let first = &own_pods[*first];
         let does = if first.is_busy() { "runs jobs" } else { "serves pipelines" };
@@ -142,7 +143,7 @@ fn decide_stateful_set(
 ) -> ScaleInDecision {
     let (first, current) = (facts.first_ordinal, facts.replicas);
     let end = first.saturating_add(desired);
-    let beyond = |it: &usize| own_pods[*it].pod.ordinal.is_some_and(|ordinal| ordinal >= end);
+    let beyond = |index: &usize| own_pods[*index].pod.ordinal.is_some_and(|ordinal| ordinal >= end);
     let beyond: Vec<usize> = active.iter().copied().filter(beyond).collect();
     let mut decision =
         ScaleInDecision { victims: beyond.iter().copied().collect(), ..ScaleInDecision::default() };
@@ -151,12 +152,12 @@ fn decide_stateful_set(
         return decision;
     }
     let (marked, mut others): (Vec<usize>, Vec<usize>) =
-        beyond.iter().copied().partition(|it| is_marked(&own_pods[*it]));
+        beyond.iter().copied().partition(|index| is_marked(&own_pods[*index]));
     decision.mark = match removable {
         None => others,
         Some(removable) => {
             // Which pods may be removed together is not known: one after the other.
-            others.sort_by_key(|it| Reverse(own_pods[*it].pod.ordinal));
+            others.sort_by_key(|index| Reverse(own_pods[*index].pod.ordinal));
             let top = others.first().copied();
             let removable_pods = removable_pods(others.clone(), removable, own_pods, &marked);
             let mark: Vec<usize> =
@@ -168,8 +169,8 @@ fn decide_stateful_set(
     };
     let stays: BTreeSet<u32> = beyond
         .iter()
-        .filter(|it| !(is_marked(&own_pods[**it]) && own_pods[**it].is_drained()))
-        .filter_map(|it| own_pods[*it].pod.ordinal)
+        .filter(|index| !(is_marked(&own_pods[**index]) && own_pods[**index].is_drained()))
+        .filter_map(|index| own_pods[*index].pod.ordinal)
         .collect();
     let top = stays.last().map_or(desired, |ordinal| ordinal - first + 1);
     decision.replicas = Some(current.min(top).max(desired));
@@ -179,8 +180,9 @@ fn decide_stateful_set(
 /// The worker that a StatefulSet gives next: the highest of those that are not marked. None where
 /// the core does not know it.
 pub(super) fn next_stateful_set_pod(own_pods: &[WorkerPod]) -> Option<&WorkerView> {
-    let stays = own_pods.iter().filter(|it| it.pod.is_active() && !is_marked(it));
-    stays.max_by_key(|it| it.pod.ordinal)?.view.as_ref()
+    let stays =
+        own_pods.iter().filter(|worker_pod| worker_pod.pod.is_active() && !is_marked(worker_pod));
+    stays.max_by_key(|worker_pod| worker_pod.pod.ordinal)?.view.as_ref()
 }
 
 /// The order of removal: marked pods, drained before draining; pods that are not Ready and idle,
@@ -188,7 +190,7 @@ pub(super) fn next_stateful_set_pod(own_pods: &[WorkerPod]) -> Option<&WorkerVie
 /// fewest streams; the newest first.
 fn rank(it: &WorkerPod) -> impl Ord + use<> {
     let (load, streams) =
-        it.view.as_ref().map_or_else(Default::default, |it| (it.load, it.streams));
+        it.view.as_ref().map_or_else(Default::default, |view| (view.load, view.streams));
     let unready = it.pod.phase == Phase::Pending || !it.pod.ready;
     (
         !it.is_drained(),
@@ -212,22 +214,22 @@ fn removable_pods(
     own_pods: &[WorkerPod],
     marked: &[usize],
 ) -> Vec<usize> {
-    if marked.iter().any(|it| own_pods[*it].needs_drain_order()) {
+    if marked.iter().any(|index| own_pods[*index].needs_drain_order()) {
         return Vec::new();
     }
-    let order = |it: &usize| {
-        let it = &own_pods[*it];
-        match &it.view {
+    let order = |index: &usize| {
+        let worker_pod = &own_pods[*index];
+        match &worker_pod.view {
             None => Some(0),
-            Some(_) if it.is_drained() => Some(0),
-            Some(view) if view.presence != Presence::Connected && it.is_empty() => Some(0),
+            Some(_) if worker_pod.is_drained() => Some(0),
+            Some(view) if view.presence != Presence::Connected && worker_pod.is_empty() => Some(0),
             Some(view) => {
                 removable.iter().position(|name| *name == view.key.worker).map(|index| index + 1)
             }
         }
     };
     let mut removable_pods: Vec<(usize, usize)> =
-        of.into_iter().filter_map(|it| Some((order(&it)?, it))).collect();
+        of.into_iter().filter_map(|index| Some((order(&index)?, index))).collect();
     // Pods that are not workers keep the order of their ranks.
     removable_pods.sort_by_key(|(order, _)| *order);
     removable_pods.into_iter().map(|(_, it)| it).collect()
@@ -243,7 +245,8 @@ fn is_removed_first(it: &WorkerPod) -> bool {
 /// Whether it is unknown which pods a scale-in would remove: the Deployment scales each of its
 /// ReplicaSets in proportion. A stuck rollout with only old pods is not waited for.
 fn is_rolling(facts: &WorkloadFacts, own_pods: &[WorkerPod], active: &[usize]) -> bool {
-    let templates: BTreeSet<_> = active.iter().map(|it| &own_pods[*it].pod.template_hash).collect();
+    let templates: BTreeSet<_> =
+        active.iter().map(|index| &own_pods[*index].pod.template_hash).collect();
     let is_unread = facts.observed_generation < facts.generation;
     templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.is_rolling_out())
 }

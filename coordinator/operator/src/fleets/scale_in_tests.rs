@@ -41,7 +41,7 @@ fn scaled(facts: &WorkloadFacts, scale: &DesiredScale, own_pods: &[WorkerPod]) -
     let decision = decide(facts, scale, own_pods);
     let names = |indices: &[usize]| {
         let mut names: Vec<_> =
-            indices.iter().map(|it| own_pods[*it].pod.pod.name.clone()).collect();
+            indices.iter().map(|index| own_pods[*index].pod.pod.name.clone()).collect();
         names.sort();
         names
     };

@@ -70,18 +70,20 @@ pub(super) struct ClassDemand {
 impl ClassDemand {
     /// From the core's view of a class and its pods, read at the same time.
     pub(super) fn of(view: ClassView, worker_pods: &[WorkerPod]) -> Self {
-        let holds = |it: &&WorkerPod| it.pod.is_active() && !it.is_empty();
-        let is_lost = |it: &WorkerPod| {
-            it.view.as_ref().is_some_and(|view| view.presence == Presence::Lost) && !it.pod.ready
+        let holds = |worker_pod: &&WorkerPod| worker_pod.pod.is_active() && !worker_pod.is_empty();
+        let is_lost = |worker_pod: &WorkerPod| {
+            worker_pod.view.as_ref().is_some_and(|view| view.presence == Presence::Lost)
+                && !worker_pod.pod.ready
         };
-        let is_away = |it: &&WorkerPod| match it.drain_reason {
+        let is_away = |worker_pod: &&WorkerPod| match worker_pod.drain_reason {
             Some(DrainReason::ScaleIn) => false,
             Some(DrainReason::Node | DrainReason::Eviction | DrainReason::Restart) => true,
-            None => is_lost(it),
+            None => is_lost(worker_pod),
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let goes =
-            |it: &&WorkerPod| it.drain_reason == Some(DrainReason::ScaleIn) && it.pod.is_active();
+        let goes = |worker_pod: &&WorkerPod| {
+            worker_pod.drain_reason == Some(DrainReason::ScaleIn) && worker_pod.pod.is_active()
+        };
         Self {
             view,
             away: count(worker_pods.iter().filter(holds).filter(is_away).count()),

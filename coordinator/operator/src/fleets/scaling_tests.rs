@@ -71,7 +71,7 @@ fn spec_replicas_applies_within_the_limits() {
         [(4, 4, None), (12, 5, Some("TooManyReplicas")), (0, 1, Some("TooFewReplicas"))]
     {
         let scale = decided(&json!({ "replicas": given }), view(30, 2, 3), Some(2));
-        assert_eq!((scale.replicas, scale.limited.map(|it| it.0)), (replicas, reason));
+        assert_eq!((scale.replicas, scale.limited.map(|limit| limit.0)), (replicas, reason));
     }
     let text = decided(&json!({ "replicas": 12 }), view(30, 2, 3), Some(2)).limited;
     assert_eq!(text.expect("a limit").1, "spec.replicas is 12; maxReplicas is 5");

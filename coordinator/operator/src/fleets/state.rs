@@ -91,7 +91,7 @@ impl ReconcilerState {
     pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
         self.applied.forget_old(now);
         self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
-        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| it != mark));
+        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|shown| shown != mark));
         self.taken_back.retain(|uid| seen.get(uid).is_some_and(Option::is_some));
         self.idle.retain(|uid| seen.contains_key(uid));
         self.drains.retain(|uid| seen.contains_key(uid));

@@ -64,7 +64,7 @@ pub(super) fn body(
 /// The pods: as the fleet's template says, with the label that makes them its workers and a
 /// grace period that a whole drain fits into.
 fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
-    let mut template = fleet.template().cloned().map(|it| it.0).unwrap_or_default();
+    let mut template = fleet.template().cloned().map(|template| template.0).unwrap_or_default();
     let labels = object(object(&mut template, "metadata")?, "labels")?;
     labels.insert(CLUSTER_LABEL.into(), fleet.name().into());
     let drain = fleet.drain_deadline().as_secs();
@@ -76,7 +76,11 @@ fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
 
 /// The generation of the template: the last one if the template is unchanged, else a higher one.
 fn generation(fleet: &Fleet, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
-    let own = fleet.metadata().generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
+    let own = fleet
+        .metadata()
+        .generation
+        .and_then(|generation| u64::try_from(generation).ok())
+        .unwrap_or(1);
     match existing {
         Some(it) if it.digest.as_deref() == Some(digest) && it.template_generation > 0 => {
             it.template_generation

@@ -249,8 +249,11 @@ impl WorkloadFacts {
         let pods = template.metadata.clone().unwrap_or_default();
         let made = labels.get(MANAGED_BY_LABEL).is_some_and(|by| by == FIELD_MANAGER);
         let owners = meta.owner_references.iter().flatten();
-        let generation = pods.annotations.as_ref().and_then(|it| it.get(GENERATION_ANNOTATION));
-        let label = |name: &str| pods.labels.as_ref().and_then(|it| it.get(name));
+        let generation = pods
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(GENERATION_ANNOTATION));
+        let label = |name: &str| pods.labels.as_ref().and_then(|labels| labels.get(name));
         Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),

@@ -75,7 +75,8 @@ fn waiting(
     facts: &ClassFacts,
     workers: &WorkerSummary,
 ) -> (Option<ConditionReason>, Option<ConditionReason>) {
-    let Some(ClassSnapshot { class, .. }) = facts.view.as_ref().filter(|it| it.class.waiting > 0)
+    let Some(ClassSnapshot { class, .. }) =
+        facts.view.as_ref().filter(|snapshot| snapshot.class.waiting > 0)
     else {
         return (None, None);
     };

@@ -109,9 +109,9 @@ fn written(facts: &ClassFacts) -> WorkerClassStatus {
 /// Every condition in a few words, and Ready's message.
 fn words(facts: &ClassFacts) -> (String, String) {
     let conditions = written(facts).conditions;
-    let word = |it: &leasehold_kube_api::status::Condition| {
-        let mark = if it.status == "True" { '+' } else { '-' };
-        format!("{mark}{} {}", it.type_, it.reason)
+    let word = |condition: &leasehold_kube_api::status::Condition| {
+        let mark = if condition.status == "True" { '+' } else { '-' };
+        format!("{mark}{} {}", condition.type_, condition.reason)
     };
     let all: Vec<_> = conditions.iter().map(word).collect();
     (all.join(", "), conditions[0].message.clone())

@@ -110,9 +110,9 @@ fn written(facts: &ClusterFacts) -> WorkerClusterStatus {
 /// Every condition in a few words, and Ready's message.
 fn words(facts: &ClusterFacts) -> (Vec<String>, String) {
     let conditions = written(facts).conditions;
-    let word = |it: &leasehold_kube_api::status::Condition| {
-        let mark = if it.status == "True" { '+' } else { '-' };
-        format!("{mark}{} {}", it.type_, it.reason)
+    let word = |condition: &leasehold_kube_api::status::Condition| {
+        let mark = if condition.status == "True" { '+' } else { '-' };
+        format!("{mark}{} {}", condition.type_, condition.reason)
     };
     (conditions.iter().map(word).collect(), conditions[0].message.clone())
 }
@@ -141,9 +141,10 @@ fn a_change_that_ends_by_itself_is_progressing() {
     holds.view.as_mut().expect("one").held = Some("waits".into());
     let mut fresh = facts();
     (fresh.view, fresh.in_force, fresh.workers) = (None, None, Vec::new());
-    let mut scales_in = with_workload(|it| (it.desired, it.replicas) = (1, 2));
+    let mut scales_in = with_workload(|workload| (workload.desired, workload.replicas) = (1, 2));
     scales_in.workers[1].drain_ordered = true;
-    let rolls = with_workload(|it| (it.updated, it.rollout) = (1, Rollout::Progressing));
+    let rolls =
+        with_workload(|workload| (workload.updated, workload.rollout) = (1, Rollout::Progressing));
     let mut waits = facts();
     waits.workers.pop();
     for (facts, reason, part) in [
@@ -169,8 +170,8 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     let stuck = StuckReason::Reported("ProgressDeadlineExceeded".into());
     let stuck = with_workload(|workload| workload.rollout = Rollout::Stuck(stuck));
     let paused = with_workload(|workload| workload.rollout = Rollout::Stuck(StuckReason::Paused));
-    let absent = with_workload(|it| {
-        it.problem =
+    let absent = with_workload(|workload| {
+        workload.problem =
             Some(("WorkloadNotFound", "Deployment builds does not exist: create it".into()));
     });
     for (facts, reason, part) in [
@@ -181,7 +182,7 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     ] {
         let (words, message) = words(&facts);
         let all = ["-Ready", "-Progressing", "+Degraded", "+Stalled"];
-        assert_eq!(words, all.map(|it| format!("{it} {reason}")));
+        assert_eq!(words, all.map(|condition| format!("{condition} {reason}")));
         assert!(message.contains(part), "{message}");
     }
 }
@@ -239,8 +240,12 @@ fn lists_a_bounded_number_of_workers_problems_first() {
     facts.workers[61].presence = Presence::Unreported;
     facts.workers[62].drain = DrainPhase::Draining;
     let status = written(&facts);
-    let first: Vec<_> =
-        status.worker_list.iter().take(15).map(|it| (it.name.as_str(), it.phase)).collect();
+    let first: Vec<_> = status
+        .worker_list
+        .iter()
+        .take(15)
+        .map(|worker| (worker.name.as_str(), worker.phase))
+        .collect();
     use WorkerPhase::{Draining, Lost, Pending, Running, Unreported};
     assert_eq!(first[..3], [("w062", Draining), ("w070", Draining), ("w089", Draining)]);
     assert_eq!(first[3..6], [("w060", Lost), ("w061", Unreported), ("w080", Pending)]);

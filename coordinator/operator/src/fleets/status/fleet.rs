@@ -251,8 +251,8 @@ fn named(names: &[String], all: u32) -> String {
 fn lost(workers: &WorkerSummary, lost_effect: &str) -> Option<ConditionReason> {
     let lost = workers.counts.lost;
     (lost > 0).then(|| {
-        let names = workers.list.iter().filter(|it| it.phase == WorkerPhase::Lost);
-        let names: Vec<&str> = names.take(NAMED_MAX).map(|it| it.name.as_str()).collect();
+        let names = workers.list.iter().filter(|worker| worker.phase == WorkerPhase::Lost);
+        let names: Vec<&str> = names.take(NAMED_MAX).map(|worker| worker.name.as_str()).collect();
         let message = format!("{lost} workers are silent, and {lost_effect}: {}", names.join(", "));
         ConditionReason::new("WorkersLost", message)
     })
@@ -285,7 +285,8 @@ impl WorkerSummary {
         }
         for view in &facts.workers {
             let name = view.key.worker.as_str();
-            let leaves = workers.get(name).is_some_and(|it| it.phase == WorkerPhase::Draining);
+            let leaves =
+                workers.get(name).is_some_and(|worker| worker.phase == WorkerPhase::Draining);
             let worker = worker(view, leaves);
             counts.connected += u32::from(view.presence == Presence::Connected);
             workers.insert(name, worker);

@@ -173,8 +173,8 @@ mod tests {
     /// Every condition in a word: the reason, with a mark where it does not hold.
     fn words(facts: &SetFacts) -> Vec<String> {
         let status = status(facts, &StreamSetStatus::default(), Timestamp::UNIX_EPOCH);
-        let word = |it: &leasehold_kube_api::status::Condition| {
-            format!("{}={} {}", it.type_, it.status, it.reason)
+        let word = |condition: &leasehold_kube_api::status::Condition| {
+            format!("{}={} {}", condition.type_, condition.status, condition.reason)
         };
         status.conditions.iter().map(word).collect()
     }
