@@ -72,6 +72,12 @@ impl DrainTracker {
         (!std::mem::replace(&mut drain.is_overdue, true)).then_some(DrainProgress::Overdue)
     }
 
+    /// When the drain of a pod passes its deadline; `None` if it has, or if nothing drains.
+    pub(super) fn due(&self, uid: &str, deadline: Duration) -> Option<Moment> {
+        let drain = self.0.get(uid).filter(|drain| !drain.is_over && !drain.is_overdue)?;
+        Some(drain.since + deadline)
+    }
+
     /// Whether the drain of a pod has passed its deadline.
     pub(super) fn is_overdue(&self, uid: &str) -> bool {
         self.0.get(uid).is_some_and(|drain| drain.is_overdue)

@@ -38,6 +38,11 @@ impl IdleTracker {
         (it.is_drained() || now.since(since) >= IDLE_AFTER).then_some(false)
     }
 
+    /// When a labelled pod without jobs counts as idle.
+    pub(super) fn due(&self, uid: &str) -> Option<Moment> {
+        self.0.get(uid).map(|since| *since + IDLE_AFTER)
+    }
+
     /// Forgets pods that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_there(uid));

@@ -55,6 +55,8 @@ pub(super) struct FleetPlan {
     pub(super) blocked: Option<String>,
     /// Why the workload cannot even be sent to the API server.
     pub(super) refused: Option<String>,
+    /// When to plan again although nothing changes: the earliest deadline that lies ahead.
+    pub(super) due: Option<Moment>,
 }
 
 /// Decides what to do for a fleet.
@@ -72,6 +74,7 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
             plan.drain_progress.push((it.clone(), progress));
         }
         it.is_released = fleet.releases_after_deadline() && state.drains.is_overdue(&it.pod.uid);
+        plan.is_due_at(state.drains.due(&it.pod.uid, fleet.drain_deadline()), now);
     }
     let own_pods = worker_pods.iter().take_while(|worker_pod| is_own(worker_pod)).count();
     let yields_to = match (&target, facts) {
@@ -79,6 +82,7 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
             let written = state.applied.replicas(&target.reference(fleet.namespace()));
             let (manager, seen) = (facts.replicas_manager.as_ref(), facts.replicas_at());
             let yields_to = state.undone.yields_to(name, manager, seen, written, now);
+            plan.is_due_at(state.undone.due(name), now);
             yields_to.map(|manager| manager.name.clone())
         }
         (Some(_) | None, _) => None,
@@ -103,6 +107,7 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
             plan.actions
                 .push(Action::on_pod(&it.pod, ActionKind::SetBusyLabel(it.pod.clone(), busy)));
         }
+        plan.is_due_at(state.idle.due(&it.pod.uid), now);
         let order = if node_drains.take_back.contains(&index) {
             it.needs_undrain_order(state.taken_back.contains(&it.pod.uid)).then(|| {
                 state.taken_back.insert(it.pod.uid.clone());
@@ -130,6 +135,10 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
             }
             Err(why) => plan.refused = Some(why),
         }
+        let reference = target.reference(fleet.namespace());
+        let generation = facts.map(|facts| facts.generation);
+        plan.is_due_at(state.applied.due(&reference, generation), now);
+        plan.is_due_at(scale.due, now);
         let refused = plan.refused.as_deref().or(state.refusal(name));
         plan.scale_in_started = scale_in_note(&decision, &worker_pods, target, facts, &scale);
         let kept = decision.kept;
@@ -137,6 +146,14 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
         plan.state = Some(WorkloadState { replicas_manager: yields_to, ..seen });
     }
     plan
+}
+
+impl FleetPlan {
+    /// The fleet is to be planned again at `at`, if that lies ahead.
+    pub(super) fn is_due_at(&mut self, at: Option<Moment>, now: Moment) {
+        let at = at.filter(|at| *at > now);
+        self.due = self.due.into_iter().chain(at).min();
+    }
 }
 
 /// The scale-in of a workload that the coordinator may scale.
@@ -348,3 +365,7 @@ fn scaled(fleet: &Fleet, target: &WorkloadTarget, replicas: u32) -> Value {
 #[cfg(test)]
 #[path = "plan_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "plan_due_tests.rs"]
+mod due_tests;

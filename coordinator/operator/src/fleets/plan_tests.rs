@@ -10,14 +10,14 @@ use super::*;
 use crate::fleets::fixtures::{self, facts, pod};
 use crate::fleets::workload::StuckReason;
 
-const START: Moment = Moment(1_000_000_000_000);
+pub(super) const START: Moment = Moment(1_000_000_000_000);
 
-fn spec(jobs: u32) -> Value {
+pub(super) fn spec(jobs: u32) -> Value {
     json!({ "maxJobs": jobs, "maxJobsPerWorker": 2, "template": { "spec": {} } })
 }
 
 /// The plan for a cluster with this number of jobs.
-fn plan_for(
+pub(super) fn plan_for(
     jobs: u32,
     workload: Option<WorkloadFacts>,
     pods: &[&str],
@@ -26,7 +26,7 @@ fn plan_for(
     plan_at(&fixtures::cluster(spec(jobs)), workload, pods, START, state)
 }
 
-fn plan_at(
+pub(super) fn plan_at(
     fleet: &Fleet,
     workload: Option<WorkloadFacts>,
     pods: &[&str],
@@ -159,7 +159,7 @@ fn creates_nothing_for_a_cluster_being_deleted() {
 }
 
 /// The workload of the cluster, as it was applied with `replicas`.
-fn applied(jobs: u32, replicas: u32) -> WorkloadFacts {
+pub(super) fn applied(jobs: u32, replicas: u32) -> WorkloadFacts {
     let cluster = fixtures::cluster(spec(jobs));
     let body = template::body(&cluster, None, replicas).unwrap();
     let digest = body["metadata"]["annotations"]["leasehold.dev/template"].as_str();
@@ -391,6 +391,7 @@ fn class_scale(replicas: u32, removable: &[&str]) -> DesiredScale {
         why: Some("request 30, capacity 15, target 70%: 3 workers".into()),
         limited: None,
         removable: Some(removable.iter().map(name).collect()),
+        due: None,
     }
 }
 

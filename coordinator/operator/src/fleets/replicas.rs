@@ -87,6 +87,13 @@ impl UndoneWrites {
         (manager.is_lasting || is_repeated).then_some(manager)
     }
 
+    /// When the replicas of a fleet's workload are no longer left to a manager that has undone
+    /// writes.
+    pub(super) fn due(&self, fleet: &ClusterName) -> Option<Moment> {
+        let undone = self.0.get(fleet).filter(|undone| undone.times >= UNDONE_MAX)?;
+        Some(undone.at + WINDOW)
+    }
+
     /// Forgets fleets that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&ClusterName) -> bool) {
         self.0.retain(|name, _| is_there(name));
@@ -161,5 +168,7 @@ mod tests {
         assert!(turn(1, 5, Some((3, 4)), 5));
         assert!(turn(1, 5, Some((3, 4)), 600));
         assert!(!turn(1, 5, Some((3, 5)), 700));
+        let second = |second: u64| Moment(second * 1_000_000_000);
+        assert_eq!(undone.due(&name), Some(second(605)), "it was last undone in the fifth second");
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct DesiredScale {
     pub(super) limited: Option<(&'static str, String)>,
     /// The only workers that may be removed, in this order; none if any may be.
     pub(super) removable: Option<Vec<WorkerName>>,
+    /// When the number may be lower although nothing changes: a recommendation leaves the window.
+    pub(super) due: Option<Moment>,
 }
 
 impl DesiredScale {
@@ -35,6 +37,12 @@ impl DesiredScale {
 pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
 impl StabilizationWindow {
+    /// When the highest recommendation leaves the window, if lower ones have followed it.
+    fn due(&self, span: Duration) -> Option<Moment> {
+        let (at, _) = self.0.front().filter(|_| self.0.len() > 1)?;
+        Some(*at + span)
+    }
+
     /// The highest recommendation within `span`, this one included. The first sample of a window is
     /// the present number of replicas.
     fn highest(&mut self, wanted: u32, current: u32, span: Duration, now: Moment) -> u32 {
@@ -110,6 +118,7 @@ pub(super) fn decide(
     let there = current.map(|current| current.saturating_sub(demand.away));
     // A new leader continues a scale-in that its predecessor started.
     let stays = there.map(|there| there.saturating_sub(demand.marked));
+    let span = spec.scaling.stabilization.0;
     let held = match spec.replicas {
         Some(_) => {
             *window = StabilizationWindow::default();
@@ -117,7 +126,7 @@ pub(super) fn decide(
         }
         None => {
             let stays = stays.unwrap_or(asked);
-            let highest = window.highest(asked, stays, spec.scaling.stabilization.0, now);
+            let highest = window.highest(asked, stays, span, now);
             // The window holds back a scale-in, and makes no scale-out.
             asked.max(highest.min(stays))
         }
@@ -139,7 +148,8 @@ pub(super) fn decide(
         limited = spec.replicas.map(|_| ("TooFewReplicas", why.clone()));
     }
     let replicas = wanted.saturating_add(on_top).min(most);
-    DesiredScale { replicas, why: Some(why), limited, removable: Some(Vec::new()) }
+    let due = window.due(span);
+    DesiredScale { replicas, why: Some(why), limited, removable: Some(Vec::new()), due }
 }
 
 /// The replicas that the load of a class needs, without the limits, and how they were computed.

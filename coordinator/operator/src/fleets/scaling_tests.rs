@@ -107,6 +107,19 @@ fn scales_out_at_once_and_in_after_a_full_window() {
 }
 
 #[test]
+fn is_due_when_the_highest_recommendation_leaves_the_window() {
+    let (spec, mut window) = (spec(&json!({})), StabilizationWindow::default());
+    let mut due = |wanted, seconds| {
+        let demand = demand(view(0, wanted, wanted));
+        decide(&spec, &demand, Some(4), &mut window, at(seconds)).due
+    };
+    assert_eq!(due(4, 1), None, "there is no lower one");
+    assert_eq!(due(2, 2), Some(at(301)));
+    assert_eq!(due(3, 4 * MINUTE), Some(at(301)));
+    assert_eq!(due(2, 301), Some(at(9 * MINUTE)));
+}
+
+#[test]
 fn a_new_leader_waits_a_full_window_before_scale_in() {
     check_steps(&json!({}), &[(0, 1, 3, 3), (299, 1, 3, 3), (300, 1, 3, 1)]);
     check_steps(&json!({ "scaling": { "stabilization": "0s" } }), &[(0, 1, 3, 1)]);

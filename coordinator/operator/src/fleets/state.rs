@@ -124,6 +124,14 @@ impl AppliedBodies {
         is_old || is_changed || applied.digest != digest(body)
     }
 
+    /// When a body that was applied to an object in this generation is due again without a change;
+    /// `None` if the object was never applied.
+    pub(super) fn due(&self, target: &ObjectRef, generation: Option<i64>) -> Option<Moment> {
+        let applied = self.0.get(target)?;
+        let after = if generation.is_some() { REPAIR_EVERY } else { UNSEEN_AFTER };
+        Some(applied.at + after)
+    }
+
     /// The replicas that were applied last.
     pub(super) fn replicas(&self, target: &ObjectRef) -> Option<ReplicasAt> {
         let AppliedBody { replicas, generation, .. } = self.0.get(target)?;
