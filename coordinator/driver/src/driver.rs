@@ -2,6 +2,7 @@
 //! reaches the core through the bounded channels here; a full one slows its sender, never the
 //! driver.
 
+mod cluster_changes;
 mod effects;
 mod notices;
 mod orders;
@@ -28,6 +29,7 @@ use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use self::cluster_changes::ClusterChanges;
 use self::orders::PendingOrders;
 use self::outbox::Outbox;
 use self::read_watermark::WatermarkTask;
@@ -89,6 +91,7 @@ pub struct Driver {
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
     outbox: Outbox,
     changes: broadcast::Sender<Arc<RecordedChange>>,
+    cluster_changes: ClusterChanges,
     history: Arc<History>,
     term_guard: Arc<TermGuard>,
     health: Arc<Health>,
@@ -144,6 +147,7 @@ impl Driver {
         let (events_in, events) = mpsc::channel(events_max);
         let (requests_in, requests) = Requests::new();
         let (changes, _) = broadcast::channel(CHANGES_MAX);
+        let cluster_changes = ClusterChanges::new();
         let term_guard = Arc::new(TermGuard::default());
         let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
         let progress = Arc::clone(&platform.progress);
@@ -174,6 +178,7 @@ impl Driver {
             requests: of_operator,
             of_people,
             changes: changes.downgrade(),
+            changed_clusters: cluster_changes.sender(),
             history: Arc::clone(&history),
             problems,
             view,
@@ -192,6 +197,7 @@ impl Driver {
             platform,
             outbox: Outbox::default(),
             changes,
+            cluster_changes,
             history,
             term_guard,
             health,
@@ -257,6 +263,7 @@ impl Driver {
             events += self.take_queued(&mut turn);
             self.settle(events, self.taken.heard(read));
             self.run_effects();
+            self.cluster_changes.publish(&self.core, clock::now());
             self.answer_orders();
             self.record_turn(begun);
         }
@@ -390,6 +397,7 @@ impl Driver {
             | Event::Wake => {}
         }
         self.metrics.count_event(&event);
+        self.cluster_changes.record_event(&event);
         self.core.handle(event, at);
         self.progress.record();
         1

@@ -1,6 +1,7 @@
 //! The ports of a driver: sessions put events in, people ask queries and give orders. Nothing here
 //! holds a core.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use std::time::Duration;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
-use leasehold_types::Moment;
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
+use leasehold_types::{ClusterName, Moment};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::access::Access;
@@ -148,6 +149,10 @@ pub(crate) enum Request {
     Order(OrderCheck),
 }
 
+/// The clusters that one turn has changed: their definition, their sets, or what one of their
+/// workers holds and does.
+pub type ChangedClusters = Arc<BTreeSet<ClusterName>>;
+
 /// The driver has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the coordinator is shutting down")]
@@ -175,6 +180,7 @@ pub struct Handle {
     /// The queue of people's requests.
     pub(crate) of_people: mpsc::Sender<Request>,
     pub(crate) changes: broadcast::WeakSender<Arc<RecordedChange>>,
+    pub(crate) changed_clusters: broadcast::WeakSender<ChangedClusters>,
     pub(crate) history: Arc<History>,
     pub(crate) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// This replica's view of the desired state.
@@ -228,6 +234,11 @@ impl Handle {
     /// Every change from now on.
     pub fn watch(&self) -> Result<broadcast::Receiver<Arc<RecordedChange>>, Stopped> {
         self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
+    }
+
+    /// The clusters that change from now on. Each is sent once the core's answers show its change.
+    pub fn watch_clusters(&self) -> Result<broadcast::Receiver<ChangedClusters>, Stopped> {
+        self.changed_clusters.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
     }
 
     /// The changes within `span` until now, and every change from now on.

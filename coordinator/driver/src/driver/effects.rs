@@ -32,6 +32,7 @@ impl Driver {
                 }
                 Effect::Notice(notice) => {
                     self.log.write(&notice, now);
+                    self.cluster_changes.record_notice(&notice);
                     self.metrics.count_notice(&notice, now);
                     self.history.note(FleetChange::Notice(notice), &self.changes, now);
                 }
