@@ -28,13 +28,16 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_driver::log_limit::LogLimit;
 use leasehold_driver::port::Handle;
 use leasehold_types::TimeBounds;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::busy_mark::BusyMark;
 pub use self::facts::{Owner, Phase, PodFacts, PodName, version};
 use self::store::PodStore;
 use self::tombstone_reaper::TombstoneReaper;
+
+/// The changes by which a receiver of [`Pods::changes`] may lag behind.
+const CHANGES_MAX: usize = 4_096;
 
 /// The settings of the watch of pods.
 #[derive(Clone)]
@@ -58,6 +61,7 @@ struct Shared {
     store: Mutex<PodStore>,
     scopes: Mutex<ScopeStates>,
     changed: watch::Sender<u64>,
+    changes: broadcast::Sender<PodChange>,
     events: mpsc::Sender<Event>,
     /// The warnings about writes that fail, by pod: each is tried again.
     failed_writes: LogLimit<PodName>,
@@ -86,6 +90,7 @@ impl Pods {
             store: Mutex::default(),
             scopes: Mutex::default(),
             changed: watch::Sender::new(0),
+            changes: broadcast::channel(CHANGES_MAX).0,
             failed_writes: LogLimit::default(),
             events: events.clone(),
         });
@@ -155,6 +160,21 @@ impl Pods {
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
+
+    /// Every change from now on, one by one. A receiver that lags behind reads [`Pods::all`].
+    pub fn changes(&self) -> broadcast::Receiver<PodChange> {
+        self.0.changes.subscribe()
+    }
+}
+
+/// A change of the pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodChange {
+    /// The pod of this name has changed, or no longer exists.
+    Pod(PodName),
+    /// More pods than these are known now: a namespace, or all, was listed once, or the API server
+    /// forbids it.
+    Listed,
 }
 
 /// Why no pod was found under a name and a UID.
@@ -181,6 +201,11 @@ impl Shared {
 
     fn has_changed(&self) {
         self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Notifies of changes one by one. There may be no receiver.
+    fn send_changes(&self, changes: impl IntoIterator<Item = PodChange>) {
+        changes.into_iter().for_each(|change| _ = self.changes.send(change));
     }
 
     fn api(&self, namespace: Option<&str>) -> Api<Pod> {

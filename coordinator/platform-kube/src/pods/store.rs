@@ -156,21 +156,23 @@ impl PodStore {
         gone
     }
 
-    /// Completes a list of the watch with the pods `seen`: other pods in `within` have vanished.
+    /// Completes a list of the watch with the pods `seen`: other pods in `within` have vanished, and
+    /// are returned.
     pub(super) fn retain(
         &mut self,
         within: impl Fn(&PodName) -> bool,
         seen: &BTreeSet<PodName>,
         now: Moment,
-    ) {
+    ) -> Vec<PodName> {
         let lost = |(name, _): &(&PodName, &Entry)| within(name) && !seen.contains(*name);
         let lost: Vec<_> = self.pods.iter().filter(lost).map(|(name, _)| name.clone()).collect();
-        for name in lost {
-            match self.pods.remove(&name) {
+        for name in &lost {
+            match self.pods.remove(name) {
                 Some(entry) if !entry.facts.over => self.add_tombstone(entry, now),
                 Some(_) | None => {}
             }
         }
+        lost
     }
 
     /// Stores a list, which may be newer than the watch. Returns the exposures of listed pods that

@@ -22,7 +22,7 @@ use super::exposure_annotation::{self, ENTRIES_MAX};
 use super::facts::{PodName, version};
 use super::patch::{ObservedPod, PatchDecision, PodPatch};
 use super::store::Listed;
-use super::{PodFacts, Pods};
+use super::{PodChange, PodFacts, Pods};
 use crate::api_call::{ApiError, CALL_TIMEOUT, call, call_together};
 
 /// The timeout of a call that a webhook makes: two of them fit into the API server's timeout.
@@ -79,6 +79,7 @@ impl Pods {
             let namespace = key.cluster.parts().0;
             is_wanted(namespace) && !namespace.is_some_and(|name| unreadable.contains(name))
         });
+        self.0.send_changes([PodChange::Listed]);
         self.0.has_changed();
         warn_of_unlimited(&exposed);
         Ok(Listing { exposed, unreadable })

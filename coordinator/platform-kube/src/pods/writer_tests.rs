@@ -20,7 +20,7 @@ use leasehold_kube_api::names::{
 };
 use leasehold_types::{ClusterName, Epoch, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::exposure_annotation;
 use super::facts::{PodFacts, PodName};
@@ -155,6 +155,7 @@ fn unseen_in(watched: &[&str]) -> (Shop, Pods) {
         store: Mutex::default(),
         scopes: Mutex::default(),
         changed: watch::Sender::new(0),
+        changes: broadcast::channel(1).0,
         events: mpsc::channel(1).0,
         failed_writes: LogLimit::default(),
     }));
