@@ -5,18 +5,23 @@
 
 mod action;
 mod avoidance;
+mod calls;
+mod core_reads;
 mod drains;
 mod events;
 mod evictions;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod fleet;
+mod fleet_index;
 mod injection;
 mod node_drains;
 mod orphans;
 mod plan;
+mod pod_index;
 mod reconciler;
 mod replicas;
+mod rescan;
 mod restart;
 mod scale_in;
 mod scaling;
@@ -26,6 +31,7 @@ mod template;
 mod turns;
 mod worker_pod;
 mod workload;
+mod workload_caches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -52,8 +52,10 @@ struct NodeFacts {
 impl Nodes {
     /// Starts to watch the nodes.
     pub(crate) fn start(client: Client) -> Self {
-        let config = watcher::Config::default();
-        Self(WatchCache::start("nodes", vec![Api::<Node>::all(client)], &config, NodeFacts::new))
+        let (api, config) = (Api::<Node>::all(client), watcher::Config::default());
+        let nodes = WatchCache::start("nodes", vec![api], &config, NodeFacts::new);
+        nodes.collect_changed();
+        Self(nodes)
     }
 
     /// The zone of a node.
@@ -78,6 +80,11 @@ impl Nodes {
     /// Notifies of each change.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed()
+    }
+
+    /// The names of the nodes that have changed since the last call.
+    pub(crate) fn take_changed(&self) -> impl Iterator<Item = String> {
+        self.0.take_changed().into_iter().map(|key| key.name)
     }
 }
 

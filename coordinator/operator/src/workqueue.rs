@@ -159,6 +159,11 @@ impl<K: Ord, E: PartialEq> Failures<K, E> {
         self.by_key.get(key).is_none_or(|failure| failure.retry_at <= now)
     }
 
+    /// When a key that has failed is to be tried again.
+    pub(crate) fn retry_at(&self, key: &K) -> Option<Moment> {
+        self.by_key.get(key).map(|failure| failure.retry_at)
+    }
+
     /// Records a failure; returns whether the error is another one than the last.
     pub(crate) fn failed(&mut self, key: K, error: E, now: Moment) -> bool {
         let before = self.by_key.remove(&key);

@@ -83,9 +83,9 @@ impl DrainTracker {
         self.0.get(uid).is_some_and(|drain| drain.is_overdue)
     }
 
-    /// Forgets pods that no longer exist.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.0.retain(|uid, _| is_there(uid));
+    /// Forgets a pod that no longer exists.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.0.remove(uid);
     }
 }
 

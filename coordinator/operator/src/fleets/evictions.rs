@@ -43,9 +43,9 @@ impl IdleTracker {
         self.0.get(uid).map(|since| *since + IDLE_AFTER)
     }
 
-    /// Forgets pods that no longer exist.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.0.retain(|uid, _| is_there(uid));
+    /// Forgets a pod that no longer exists.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.0.remove(uid);
     }
 }
 

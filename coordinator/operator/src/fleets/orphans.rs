@@ -23,6 +23,16 @@ pub(super) struct OrphanPlan {
     pub(super) orders: Vec<(OrderKind, WorkerKey)>,
     /// The calls to make.
     pub(super) actions: Vec<Action>,
+    /// When to plan again although nothing changes.
+    pub(super) due: Option<Moment>,
+}
+
+/// A marked pod of a deleted fleet.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pub(super) pod: WorkerPod,
+    /// When the leases of its silent worker have ended.
+    silent_until: Option<Moment>,
 }
 
 /// The marked pods among these whose fleet does not exist.
@@ -48,7 +58,7 @@ pub(super) fn find(
 pub(super) async fn read_workers(
     context: &Context,
     orphans: Vec<(WorkerKey, WorkerPod)>,
-) -> Result<Vec<WorkerPod>, Stopped> {
+) -> Result<Vec<Orphan>, Stopped> {
     if orphans.is_empty() {
         return Ok(Vec::new());
     }
@@ -56,11 +66,13 @@ pub(super) async fn read_workers(
     let views = context.handle.ask(move |core, now| {
         let view = |key: WorkerKey| {
             let silent_until = core.lost_from(&key).max(core.unreported_until(&key));
-            core.worker(&key, now).filter(|view| is_awaited(view, silent_until, now))
+            let view = core.worker(&key, now);
+            (view.filter(|view| is_awaited(view, silent_until, now)), silent_until)
         };
         keys.into_iter().map(view).collect::<Vec<_>>()
     });
-    let with_view = |(pod, view)| WorkerPod { view, ..pod };
+    let with_view =
+        |(pod, (view, silent_until))| Orphan { pod: WorkerPod { view, ..pod }, silent_until };
     Ok(pods.into_iter().zip(views.await?).map(with_view).collect())
 }
 
@@ -71,13 +83,18 @@ fn is_awaited(view: &WorkerView, silent_until: Option<Moment>, now: Moment) -> b
 }
 
 /// Decides what to do for these pods.
-pub(super) fn plan(orphans: &[WorkerPod], state: &mut ReconcilerState, now: Moment) -> OrphanPlan {
+pub(super) fn plan(orphans: &[Orphan], state: &mut ReconcilerState, now: Moment) -> OrphanPlan {
     let mut plan = OrphanPlan::default();
-    for orphan in orphans.iter().filter(|orphan| orphan.pod.is_active()) {
+    for Orphan { pod: orphan, silent_until } in orphans {
+        if !orphan.pod.is_active() {
+            continue;
+        }
+        plan.is_due_at(silent_until.filter(|_| orphan.view.is_some()), now);
         let act = |kind| Action::on_pod(&orphan.pod, kind);
         if let Some(busy) = state.idle.label_change(orphan, now) {
             plan.actions.push(act(ActionKind::SetBusyLabel(orphan.pod.clone(), busy)));
         }
+        plan.is_due_at(state.idle.due(&orphan.pod.uid), now);
         if orphan.is_busy() {
             continue;
         }
@@ -96,6 +113,13 @@ pub(super) fn plan(orphans: &[WorkerPod], state: &mut ReconcilerState, now: Mome
         }
     }
     plan
+}
+
+impl OrphanPlan {
+    fn is_due_at(&mut self, at: Option<Moment>, now: Moment) {
+        let at = at.filter(|at| *at > now);
+        self.due = self.due.into_iter().chain(at).min();
+    }
 }
 
 #[cfg(test)]

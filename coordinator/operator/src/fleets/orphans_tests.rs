@@ -12,7 +12,7 @@ const START: Moment = Moment(1_000_000_000_000);
 
 /// The plan for one pod at this moment, in a word for each action and order.
 fn words(words: &str, state: &mut ReconcilerState, now: Moment) -> Vec<&'static str> {
-    let plan = plan(&[pod(words)], state, now);
+    let plan = plan(&[Orphan { pod: pod(words), silent_until: None }], state, now);
     let word = |action: &Action| match action.kind {
         ActionKind::SetBusyLabel(_, true) => "busy",
         ActionKind::SetBusyLabel(_, false) => "idle",
@@ -60,6 +60,19 @@ fn a_silent_worker_is_waited_for_until_its_leases_have_ended() {
     assert!(awaited("a", None));
     assert!(awaited("a lost", Some(START + second)));
     assert!(!awaited("a lost", Some(START)));
+}
+
+#[test]
+fn is_due_when_a_silent_worker_has_no_leases_or_a_pod_counts_as_idle() {
+    let second = Duration::from_secs(1);
+    let due = |words: &str, silent_until: Option<Moment>| {
+        let orphan = Orphan { pod: pod(words), silent_until };
+        plan(&[orphan], &mut ReconcilerState::default(), START).due
+    };
+    assert_eq!(due("a labelled jobs=1 lost", Some(START + second)), Some(START + second));
+    assert_eq!(due("a labelled jobs=1 lost", Some(START)), None);
+    assert_eq!(due("a labelled absent node", Some(START + second)), Some(START + 10 * second));
+    assert_eq!(due("a labelled jobs=1", None), None);
 }
 
 #[test]

@@ -94,9 +94,9 @@ impl UndoneWrites {
         Some(undone.at + WINDOW)
     }
 
-    /// Forgets fleets that no longer exist.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&ClusterName) -> bool) {
-        self.0.retain(|name, _| is_there(name));
+    /// Forgets a fleet that no longer exists.
+    pub(super) fn forget(&mut self, fleet: &ClusterName) {
+        self.0.remove(fleet);
     }
 }
 

@@ -37,6 +37,13 @@ impl DesiredScale {
 pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
 impl StabilizationWindow {
+    /// Nothing has changed: the last recommendation holds until `now`.
+    pub(super) fn renew(&mut self, now: Moment) {
+        if let Some((at, _)) = self.0.back_mut() {
+            *at = now;
+        }
+    }
+
     /// When the highest recommendation leaves the window, if lower ones have followed it.
     fn due(&self, span: Duration) -> Option<Moment> {
         let (at, _) = self.0.front().filter(|_| self.0.len() > 1)?;

@@ -120,6 +120,21 @@ fn is_due_when_the_highest_recommendation_leaves_the_window() {
 }
 
 #[test]
+fn a_recommendation_lasts_until_it_changes() {
+    let (spec, mut window) = (spec(&json!({})), StabilizationWindow::default());
+    let demand = |wanted| demand(view(0, wanted, wanted));
+    let replicas = |wanted, window: &mut StabilizationWindow, seconds| {
+        decide(&spec, &demand(wanted), Some(4), window, at(seconds)).replicas
+    };
+    assert_eq!(replicas(4, &mut window, 0), 4);
+    window.renew(at(100));
+    assert_eq!(replicas(2, &mut window, 101), 4);
+    window.renew(at(300));
+    assert_eq!(replicas(2, &mut window, 399), 4, "four were wanted for 100 s");
+    assert_eq!(replicas(2, &mut window, 400), 2);
+}
+
+#[test]
 fn a_new_leader_waits_a_full_window_before_scale_in() {
     check_steps(&json!({}), &[(0, 1, 3, 3), (299, 1, 3, 3), (300, 1, 3, 1)]);
     check_steps(&json!({ "scaling": { "stabilization": "0s" } }), &[(0, 1, 3, 1)]);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::{ClusterName, Moment};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::evictions::IdleTracker;
 use super::replicas::{ReplicasAt, UndoneWrites};
 use super::restart::RestartRound;
 use super::scaling::StabilizationWindow;
-use super::worker_pod::{DrainReason, WorkerPod};
+use super::worker_pod::DrainReason;
 use crate::digest::digest;
 use crate::workqueue::{Delays, Failures};
 
@@ -26,6 +27,10 @@ const RETRY_DELAYS: Delays =
 /// A written object that the watch does not show is written again after this time.
 const UNSEEN_AFTER: Duration = Duration::from_millis(500);
 
+/// After a call an object is left alone until the watch shows a change of it, and at most for this
+/// time: before, a plan does not see what the call has done.
+const SHOWN_WITHIN: Duration = Duration::from_millis(250);
+
 /// The state.
 #[derive(Debug)]
 pub(super) struct ReconcilerState {
@@ -34,6 +39,8 @@ pub(super) struct ReconcilerState {
     pub(super) applied: AppliedBodies,
     /// The objects whose last call failed, and why.
     pub(super) failures: Failures<ObjectRef, String>,
+    /// The objects whose last call the watch does not show yet.
+    pub(super) recent: RecentCalls,
     /// Drain marks that were written or removed, by UID, until the watch shows it.
     pub(super) drain_marks: BTreeMap<String, Option<DrainReason>>,
     /// Marked pods whose drain was taken back, by UID, until the mark is removed.
@@ -49,6 +56,10 @@ pub(super) struct ReconcilerState {
     /// The reason that blocks each fleet, as last recorded in an event.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }
+
+/// The objects of calls that were answered a moment ago, and when.
+#[derive(Debug, Default)]
+pub(super) struct RecentCalls(BTreeMap<ObjectRef, Moment>);
 
 /// The bodies that were applied, by object.
 #[derive(Debug, Default)]
@@ -70,6 +81,7 @@ impl Default for ReconcilerState {
             drains: DrainTracker::default(),
             applied: AppliedBodies::default(),
             failures: Failures::new(RETRY_DELAYS),
+            recent: RecentCalls::default(),
             drain_marks: BTreeMap::new(),
             taken_back: BTreeSet::new(),
             refusals: BTreeMap::new(),
@@ -87,19 +99,65 @@ impl ReconcilerState {
         self.refusals.get(fleet).map(String::as_str)
     }
 
-    /// Forgets marks that the watch shows, pods that no longer exist, and old entries.
-    pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
-        self.applied.forget_old(now);
-        self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
-        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|shown| shown != mark));
-        self.taken_back.retain(|uid| seen.get(uid).is_some_and(Option::is_some));
-        self.idle.retain(|uid| seen.contains_key(uid));
-        self.drains.retain(|uid| seen.contains_key(uid));
+    /// Compares what is stored of a pod with what the watch shows of it.
+    pub(super) fn observe(&mut self, pod: &PodFacts) {
+        let shown = pod.drain.as_deref().map(DrainReason::parse);
+        if self.drain_marks.get(&pod.uid) == Some(&shown) {
+            self.drain_marks.remove(&pod.uid);
+        }
+        if shown.is_none() {
+            self.taken_back.remove(&pod.uid);
+        }
     }
 
-    /// The mark on a pod, by its UID.
-    pub(super) fn seen(it: &WorkerPod) -> (String, Option<DrainReason>) {
-        (it.pod.uid.clone(), it.pod.drain.as_deref().map(DrainReason::parse))
+    /// Forgets a pod that no longer exists.
+    pub(super) fn forget_pod(&mut self, uid: &str) {
+        self.drain_marks.remove(uid);
+        self.taken_back.remove(uid);
+        self.idle.forget(uid);
+        self.drains.forget(uid);
+    }
+
+    /// Forgets a fleet that no longer exists.
+    pub(super) fn forget_fleet(&mut self, name: &ClusterName) {
+        self.refusals.remove(name);
+        self.restarts.remove(name);
+        self.undone.forget(name);
+        self.windows.remove(name);
+        self.blocked.remove(name);
+    }
+
+    /// Forgets old entries.
+    pub(super) fn forget_old(&mut self, now: Moment) {
+        self.applied.forget_old(now);
+        self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
+        self.recent.forget_old(now);
+    }
+
+    /// From when on an object may be written: its last call has failed, or was a moment ago.
+    pub(super) fn writable_from(&self, target: &ObjectRef) -> Option<Moment> {
+        self.failures.retry_at(target).max(self.recent.until(target))
+    }
+}
+
+impl RecentCalls {
+    /// Stores a call that was answered.
+    pub(super) fn note(&mut self, target: ObjectRef, now: Moment) {
+        self.0.insert(target, now);
+    }
+
+    /// The watch shows a change of this object.
+    pub(super) fn seen(&mut self, target: &ObjectRef) {
+        self.0.remove(target);
+    }
+
+    /// Until when the watch may take to show what the last call has done.
+    fn until(&self, target: &ObjectRef) -> Option<Moment> {
+        self.0.get(target).map(|at| *at + SHOWN_WITHIN)
+    }
+
+    fn forget_old(&mut self, now: Moment) {
+        self.0.retain(|_, at| now.since(*at) < SHOWN_WITHIN);
     }
 }
 
@@ -157,5 +215,48 @@ impl AppliedBodies {
     /// Forgets objects of deleted fleets; those of others are written more often than this.
     fn forget_old(&mut self, now: Moment) {
         self.0.retain(|_, applied| now.since(applied.at) < 2 * REPAIR_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleets::fixtures::pod;
+
+    const START: Moment = Moment(1_000_000_000_000);
+
+    #[test]
+    fn an_object_is_left_alone_until_its_last_call_is_shown_or_may_be_repeated() {
+        let mut state = ReconcilerState::default();
+        let target = ObjectRef::Pod(pod("a").pod.pod.clone());
+        assert_eq!(state.writable_from(&target), None);
+        state.recent.note(target.clone(), START);
+        assert_eq!(state.writable_from(&target), Some(START + SHOWN_WITHIN));
+        state.recent.seen(&target);
+        assert_eq!(state.writable_from(&target), None, "the watch shows it");
+        state.recent.note(target.clone(), START);
+        state.failures.failed(target.clone(), "away".into(), START);
+        assert_eq!(state.writable_from(&target), Some(START + RETRY_DELAYS.first));
+        state.failures.succeeded(&target);
+        state.forget_old(START + SHOWN_WITHIN);
+        assert_eq!(state.writable_from(&target), None);
+    }
+
+    #[test]
+    fn a_written_mark_counts_until_the_watch_shows_it() {
+        let mut state = ReconcilerState::default();
+        let mut facts = PodFacts::clone(&pod("a").pod);
+        state.drain_marks.insert(facts.uid.clone(), Some(DrainReason::Node));
+        state.observe(&facts);
+        assert!(state.drain_marks.contains_key(&facts.uid), "the watch does not show it yet");
+        facts.drain = Some(DrainReason::Node.text().into());
+        state.observe(&facts);
+        assert!(state.drain_marks.is_empty());
+        state.taken_back.insert(facts.uid.clone());
+        state.observe(&facts);
+        assert!(!state.taken_back.is_empty());
+        facts.drain = None;
+        state.observe(&facts);
+        assert!(state.taken_back.is_empty());
     }
 }

@@ -1,39 +1,47 @@
-//! Which calls a batch makes where there are more than it may make: namespaces take turns, so that
+//! Which call is made next where more wait than may be made at once: namespaces take turns, so that
 //! the work of one does not keep that of others waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The namespace that had the last turn.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
+/// Work that waits, by rank and namespace.
+#[derive(Debug)]
+pub(super) struct Turns<T>(BTreeMap<u8, Rank<T>>);
+
+/// The work of one rank.
+#[derive(Debug)]
+struct Rank<T> {
+    by_namespace: BTreeMap<String, VecDeque<T>>,
+    /// The namespace that had the last turn.
     last: String,
 }
 
-impl Turns {
-    /// Takes at most `max` of this work, the lowest ranks first; `place` says the rank and the
-    /// namespace. Within a rank each namespace has one call in turn, from the one after that of the
-    /// last call before. The order within a namespace stays.
-    pub(super) fn take<T>(
-        &mut self,
-        work: Vec<T>,
-        max: usize,
-        place: impl Fn(&T) -> (u8, &str),
-    ) -> Vec<T> {
-        let mut rounds: BTreeMap<(u8, String), usize> = BTreeMap::new();
-        let with_turn = |call: T| {
-            let (rank, namespace) = place(&call);
-            let namespace = namespace.to_owned();
-            let round = rounds.entry((rank, namespace.clone())).or_default();
-            *round += 1;
-            ((rank, *round, namespace <= self.last, namespace), call)
-        };
-        let mut work: Vec<_> = work.into_iter().map(with_turn).collect();
-        work.sort_by(|(one, _), (other, _)| one.cmp(other));
-        work.truncate(max);
-        if let Some(((.., namespace), _)) = work.last() {
-            self.last.clone_from(namespace);
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> Turns<T> {
+    /// Adds work. Within a namespace and a rank the order stays.
+    pub(super) fn push(&mut self, rank: u8, namespace: &str, work: T) {
+        let new = || Rank { by_namespace: BTreeMap::new(), last: String::new() };
+        let rank = self.0.entry(rank).or_insert_with(new);
+        rank.by_namespace.entry(namespace.to_owned()).or_default().push_back(work);
+    }
+
+    /// Takes the next work, the lowest rank first. Within a rank each namespace has one turn, from
+    /// the one after that of the last turn.
+    pub(super) fn next(&mut self) -> Option<T> {
+        let rank = self.0.values_mut().find(|rank| !rank.by_namespace.is_empty())?;
+        let after = rank.by_namespace.keys().find(|namespace| **namespace > rank.last);
+        let namespace = after.or_else(|| rank.by_namespace.keys().next())?.clone();
+        let waiting = rank.by_namespace.get_mut(&namespace)?;
+        let work = waiting.pop_front();
+        if waiting.is_empty() {
+            rank.by_namespace.remove(&namespace);
         }
-        work.into_iter().map(|(_, call)| call).collect()
+        rank.last = namespace;
+        work
     }
 }
 
@@ -47,10 +55,18 @@ mod tests {
         some.collect()
     }
 
-    fn take(turns: &mut Turns, all: Vec<(&'static str, u8)>, max: usize) -> String {
-        let taken = turns.take(all, max, |(namespace, rank)| (*rank, *namespace));
+    /// Adds this work and takes at most `max` of it; the rest is dropped.
+    fn take(
+        turns: &mut Turns<(&'static str, u8)>,
+        all: Vec<(&'static str, u8)>,
+        max: usize,
+    ) -> String {
+        all.into_iter()
+            .for_each(|(namespace, rank)| turns.push(rank, namespace, (namespace, rank)));
+        let taken = std::iter::from_fn(|| turns.next()).take(max);
         let words: Vec<String> =
-            taken.iter().map(|(namespace, rank)| format!("{namespace}{rank}")).collect();
+            taken.map(|(namespace, rank)| format!("{namespace}{rank}")).collect();
+        turns.0.values_mut().for_each(|rank| rank.by_namespace.clear());
         words.join(" ")
     }
 
@@ -75,5 +91,15 @@ mod tests {
         let all = work(&[("a", 2, 1), ("a", 1, 2), ("b", 0, 1), ("b", 2, 1)]);
         assert_eq!(take(&mut Turns::default(), all.clone(), 9), "b0 a1 a1 a2 b2");
         assert_eq!(take(&mut Turns::default(), all, 2), "b0 a1");
+    }
+
+    #[test]
+    fn work_that_comes_later_does_not_wait_for_a_long_list_of_another_namespace() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|number| turns.push(1, "a", number));
+        assert_eq!([turns.next(), turns.next()], [Some(0), Some(1)]);
+        turns.push(1, "b", 100);
+        turns.push(0, "a", 101);
+        assert_eq!([turns.next(), turns.next(), turns.next()], [Some(101), Some(100), Some(2)]);
     }
 }
