@@ -1,6 +1,6 @@
-//! Counts the agents of pods: which pods asked for one and have none, and which have an outdated
-//! one. It changes no pod: a pod without an agent was created by a user's decision, and an old
-//! agent is replaced with its pod.
+//! Counts the agents of pods, when pods or the settings of agents have changed: which pods asked
+//! for one and have none, and which have an outdated one. It changes no pod: a pod without an agent
+//! was created by a user's decision, and an old agent is replaced with its pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
+use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::Leadership;
+use leasehold_driver::history::{FleetChange, RecordedChange};
 use leasehold_driver::port::Stopped;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CLUSTER_LABEL, TRUE};
@@ -16,16 +18,17 @@ use leasehold_platform_kube::pods::PodFacts;
 use leasehold_platform_kube::watch_cache::WatchCache;
 use leasehold_platform_kube::webhook::{Clusters, Injector};
 use leasehold_types::ClusterName;
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::Context;
 use super::events::pod_reference;
 use super::fleet::Fleet;
 use crate::events::{EventReason, NewEvent};
 
-/// How often pods are counted.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two counts.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The most pods without an agent that are remembered as reported.
 const REPORTED_MAX: usize = 10_000;
 /// The most pods that a cluster's counts name.
@@ -75,41 +78,79 @@ pub(super) async fn run(
         PodFacts::new,
     );
     let mut reported = BTreeSet::new();
-    let mut ticks = interval(CHECK_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut changes = context.handle.watch()?;
+    let (mut pods_changed, mut unlabelled_changed) = (context.pods.changed(), unlabelled.changed());
+    let mut clusters_changed = context.injector.clusters.clone();
     loop {
-        ticks.tick().await;
-        let leads = |core: &leasehold_coordinator_core::Core, _| {
-            matches!(core.leadership(), Leadership::Leader(_))
-        };
-        let leads = context.handle.ask(leads).await?;
-        let is_synced = unlabelled.is_complete() && context.pods.is_synced();
-        let (true, true, Some(clusters)) = (leads, is_synced, context.injector.clusters()) else {
-            reported.clear();
-            context.handle.metrics.set_agents(0, 0);
-            continue;
-        };
-        let mut pods = context.pods.all();
-        pods.extend(unlabelled.all().into_iter().map(|(_, pod)| pod));
-        pods.retain(|pod| pod.opted_in && pod.is_active());
-        let (missing, outdated, found) = count_agents(&pods, &context.injector, &clusters);
-        context.handle.metrics.set_agents(missing.len(), outdated);
-        let is_new = |before: &mut InjectionByCluster| {
-            let is_new = **before != found;
-            if is_new {
-                *before = Arc::new(found);
-            }
-            is_new
-        };
-        agents.send_if_modified(is_new);
-        let uids: BTreeSet<&str> = missing.iter().map(|(pod, _)| pod.uid.as_str()).collect();
-        reported.retain(|uid: &String| uids.contains(uid.as_str()));
-        for (pod, cluster) in missing {
-            if reported.len() < REPORTED_MAX && reported.insert(pod.uid.clone()) {
-                report_missing(&context, pod, cluster.as_ref());
-            }
+        let next_at = Instant::now() + COUNT_INTERVAL;
+        count(&context, &unlabelled, &agents, &mut reported).await?;
+        tokio::select! {
+            Ok(()) = pods_changed.changed() => {}
+            Ok(()) = unlabelled_changed.changed() => {}
+            Ok(()) = clusters_changed.changed() => {}
+            changed = leadership_changed(&mut changes) => changed?,
+        }
+        sleep_until(next_at).await;
+        pods_changed.mark_unchanged();
+        unlabelled_changed.mark_unchanged();
+        clusters_changed.mark_unchanged();
+    }
+}
+
+/// Waits until this replica begins or ceases to lead.
+async fn leadership_changed(
+    changes: &mut broadcast::Receiver<Arc<RecordedChange>>,
+) -> Result<(), Stopped> {
+    loop {
+        match changes.recv().await.as_ref().map(|recorded| &recorded.change) {
+            Ok(FleetChange::Notice(Notice::Elected(_) | Notice::Deposed(_)))
+            | Err(RecvError::Lagged(_)) => return Ok(()),
+            Ok(
+                FleetChange::Notice(_) | FleetChange::Ordered(_) | FleetChange::Manifests { .. },
+            ) => {}
+            Err(RecvError::Closed) => return Err(Stopped),
         }
     }
+}
+
+/// Counts the agents, and reports the pods that have none.
+async fn count(
+    context: &Context,
+    unlabelled: &WatchCache<PodFacts>,
+    agents: &watch::Sender<InjectionByCluster>,
+    reported: &mut BTreeSet<String>,
+) -> Result<(), Stopped> {
+    let leads = |core: &leasehold_coordinator_core::Core, _| {
+        matches!(core.leadership(), Leadership::Leader(_))
+    };
+    let leads = context.handle.ask(leads).await?;
+    let is_synced = unlabelled.is_complete() && context.pods.is_synced();
+    let (true, true, Some(clusters)) = (leads, is_synced, context.injector.clusters()) else {
+        reported.clear();
+        context.handle.metrics.set_agents(0, 0);
+        return Ok(());
+    };
+    let mut pods = context.pods.all();
+    pods.extend(unlabelled.all().into_iter().map(|(_, pod)| pod));
+    pods.retain(|pod| pod.opted_in && pod.is_active());
+    let (missing, outdated, found) = count_agents(&pods, &context.injector, &clusters);
+    context.handle.metrics.set_agents(missing.len(), outdated);
+    let is_new = |before: &mut InjectionByCluster| {
+        let is_new = **before != found;
+        if is_new {
+            *before = Arc::new(found);
+        }
+        is_new
+    };
+    agents.send_if_modified(is_new);
+    let uids: BTreeSet<&str> = missing.iter().map(|(pod, _)| pod.uid.as_str()).collect();
+    reported.retain(|uid: &String| uids.contains(uid.as_str()));
+    for (pod, cluster) in missing {
+        if reported.len() < REPORTED_MAX && reported.insert(pod.uid.clone()) {
+            report_missing(context, pod, cluster.as_ref());
+        }
+    }
+    Ok(())
 }
 
 type Missing<'a> = Vec<(&'a PodFacts, Option<ClusterName>)>;
