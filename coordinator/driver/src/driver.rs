@@ -379,7 +379,8 @@ impl Driver {
             }
             Event::Desired(desired) => {
                 self.health.set_manifests_read();
-                self.published.send_modify(|it| it.desired = Some(Arc::clone(desired)));
+                self.published
+                    .send_modify(|published| published.desired = Some(Arc::clone(desired)));
             }
             Event::Hello(..)
             | Event::Report(..)

@@ -83,7 +83,10 @@ impl Trust {
         match &self.own {
             OwnCertificate::None => Ok(None),
             OwnCertificate::Issued(issued) => Ok(issued.borrow().as_ref().map(|issued| {
-                let chain = issued.chain.iter().map(|it| Pem::new("CERTIFICATE", it.as_ref()));
+                let chain = issued
+                    .chain
+                    .iter()
+                    .map(|certificate| Pem::new("CERTIFICATE", certificate.as_ref()));
                 let chain = pem::encode_many(&chain.collect::<Vec<_>>());
                 let key = pem::encode(&Pem::new("PRIVATE KEY", issued.key.secret_der()));
                 (chain.into_bytes(), key.into_bytes())

@@ -68,7 +68,8 @@ pub(crate) fn conditions(
 ) -> Vec<Condition> {
     let of = |desired: DesiredCondition| {
         let status = if desired.holds { "True" } else { "False" };
-        let same = before.iter().find(|it| it.type_ == desired.type_ && it.status == status);
+        let same =
+            before.iter().find(|stored| stored.type_ == desired.type_ && stored.status == status);
         let message = match desired.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
             Some((end, _)) => desired.why.message[..end].to_owned(),
             None => desired.why.message,

@@ -169,7 +169,8 @@ impl<K: Ord, E: PartialEq> Failures<K, E> {
         let before = self.by_key.remove(&key);
         let same = before.as_ref().filter(|failure| failure.error == error);
         let times = same.map_or(0, |failure| failure.times);
-        let mut backoff = before.map_or_else(|| Backoff::new(self.delays), |it| it.backoff);
+        let mut backoff =
+            before.map_or_else(|| Backoff::new(self.delays), |failure| failure.backoff);
         let retry_at = now + backoff.next_delay();
         self.by_key.insert(key, Failure { error, times: times + 1, backoff, retry_at });
         times == 0

@@ -287,7 +287,7 @@ async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
     let first = a.commands.reserve_many(3).await.unwrap();
     let both = vec![entry("w", 1, 3), entry("x", 2, 1)];
     let orders = [Order::Register(both), Order::Unregister(vec![worker("w")]), Order::Confirm];
-    first.zip(orders).for_each(|(permit, it)| permit.send(order(1, it)));
+    first.zip(orders).for_each(|(permit, wanted)| permit.send(order(1, wanted)));
     loop {
         if let Event::Registered(registered) = next(&mut a).await {
             assert_eq!(registered, [(worker("x"), AccountId(2), exposure(1))]);

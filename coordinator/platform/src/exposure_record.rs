@@ -47,7 +47,7 @@ impl From<&Exposure> for ExposureRecord {
                     SetsRecord::Listed { version: format!("{:016x}", version.0), timeless }
                 }
             },
-            identity: exposure.identity.map(|it| it.to_string()),
+            identity: exposure.identity.map(|identity| identity.to_string()),
             fresh_agent: exposure.fresh_agent.map(|agent| agent.to_string()),
         }
     }
@@ -70,7 +70,7 @@ impl From<ExposureRecord> for Exposure {
             ttl: Duration::from_millis(ttl_ms).min(TTL_MAX),
             jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX),
             sets,
-            identity: identity.and_then(|it| it.parse().ok()),
+            identity: identity.and_then(|identity| identity.parse().ok()),
             fresh_agent: fresh_agent.and_then(|agent| agent.parse().ok()),
         }
     }

@@ -377,16 +377,19 @@ async fn a_removal_is_in_force_after_its_grace() {
 async fn an_unreadable_folder_does_not_confirm_the_desired_state() {
     let mut watched =
         Watched::new(|_, root| fs::write(root.join("a.yaml"), manifest(1)).unwrap()).await;
-    let is_confirmed = |it: &Freshness| it.confirmed_at.is_some() && it.trouble.is_none();
+    let is_confirmed =
+        |freshness: &Freshness| freshness.confirmed_at.is_some() && freshness.trouble.is_none();
     let first = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
     let away = watched.base.join("away");
     fs::rename(&watched.root, &away).unwrap();
-    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    let troubled =
+        watched.freshness.wait_for(|freshness| freshness.trouble.is_some()).await.unwrap().clone();
     assert!(troubled.trouble.is_some_and(|why| why.contains("cannot be read")));
     fs::rename(&away, &watched.root).unwrap();
     let later = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
     assert!(later.confirmed_at > first.confirmed_at);
     symlink(watched.base.join("nowhere"), watched.root.join("b.yaml")).unwrap();
-    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    let troubled =
+        watched.freshness.wait_for(|freshness| freshness.trouble.is_some()).await.unwrap().clone();
     assert!(troubled.trouble.is_some_and(|why| why.starts_with("b.yaml: ")));
 }

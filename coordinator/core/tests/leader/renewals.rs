@@ -134,7 +134,7 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
     assert_eq!(live, AGENTS);
 
     world.take(Event::Desired(Arc::new(desired(STREAMS))));
-    let owned = |world: &World| world.agents.values().map(|it| it.streams).sum::<usize>();
+    let owned = |world: &World| world.agents.values().map(|agent| agent.streams).sum::<usize>();
     let mut granting = 0;
     for turn in 0..10_000 {
         world.beat_all();

@@ -95,7 +95,10 @@ fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
     }
     assert_eq!(core.leadership(), Leadership::Leader(Epoch(4)));
     let clusters = core.clusters(now);
-    let held = clusters.iter().map(|it| (it.unreported, it.held.is_some())).collect::<Vec<_>>();
+    let held = clusters
+        .iter()
+        .map(|cluster| (cluster.unreported, cluster.held.is_some()))
+        .collect::<Vec<_>>();
     assert_eq!(held, [(WORKERS, true)], "the cluster waits for all that are stored");
 }
 

@@ -62,7 +62,7 @@ impl World {
 
     /// The pipelines that wait, in the order in which a batch goes.
     pub(crate) fn waiting(&self) -> Vec<u32> {
-        let waiting = self.pipelines.iter().filter(|(_, it)| it.shares.is_none());
+        let waiting = self.pipelines.iter().filter(|(_, pipeline)| pipeline.shares.is_none());
         let mut names: Vec<u32> = waiting.map(|(name, _)| *name).collect();
         names.sort_by_key(|name| (std::cmp::Reverse(self.pipelines[name].load), *name));
         names
@@ -128,7 +128,7 @@ impl World {
     fn shortages(&self, pipeline: &Pipeline) -> Vec<CapacityShortage> {
         let load = pipeline.load;
         let short = |(class, of): (usize, &Class)| {
-            let nodes = pipeline.classes.iter().filter(|it| **it == class).count() as u64;
+            let nodes = pipeline.classes.iter().filter(|of| **of == class).count() as u64;
             let used = self.used(class).into_values().filter(|used| *used <= of.capacity);
             let mut free = used.map(|used| of.capacity - used);
             let workers = if load == 0 {

@@ -57,9 +57,13 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
         observations.problems as u64
     });
     let help = "Pods that asked for an agent and have none, as the leader sees them.";
-    gauge(meter, observations, "leasehold_agents_missing", help, |it| it.agents_missing as u64);
+    gauge(meter, observations, "leasehold_agents_missing", help, |observed| {
+        observed.agents_missing as u64
+    });
     let help = "Pods with another agent than they would get now, as the leader sees them.";
-    gauge(meter, observations, "leasehold_agents_outdated", help, |it| it.agents_outdated as u64);
+    gauge(meter, observations, "leasehold_agents_outdated", help, |observed| {
+        observed.agents_outdated as u64
+    });
     for (name, help, read) in CLUSTER_GAUGES {
         per_cluster(meter, observations, name, help, *read);
     }
@@ -234,8 +238,8 @@ fn classes(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
 type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
 
 const DEMAND_GAUGES: &[DemandGauge] = &[
-    ("workerclass_request", "Documents per second that the class must process.", |it| {
-        it.request.as_f64()
+    ("workerclass_request", "Documents per second that the class must process.", |class| {
+        class.request.as_f64()
     }),
     ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |it| {
         f64::from(it.needed)

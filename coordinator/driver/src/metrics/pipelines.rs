@@ -67,7 +67,7 @@ impl PipelineTally {
 
     /// The number of pipelines in this state.
     fn count(&self, phase: PipelinePhase) -> usize {
-        self.phases.values().filter(|it| **it == phase).count()
+        self.phases.values().filter(|present| **present == phase).count()
     }
 
     /// The number in each state, of `all` pipelines. A pipeline without a notice is Pending.

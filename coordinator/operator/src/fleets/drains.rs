@@ -45,12 +45,12 @@ impl DrainTracker {
     /// Updates a pod; returns a new step of its drain.
     pub(super) fn observe(
         &mut self,
-        it: &WorkerPod,
+        worker: &WorkerPod,
         deadline: Duration,
         now: Moment,
     ) -> Option<DrainProgress> {
-        let uid = &it.pod.uid;
-        if it.drain_reason.is_none() || !it.pod.is_active() {
+        let uid = &worker.pod.uid;
+        if worker.drain_reason.is_none() || !worker.pod.is_active() {
             self.0.remove(uid);
             return None;
         }
@@ -58,10 +58,13 @@ impl DrainTracker {
         let is_new = !self.0.contains_key(uid);
         let drain = self.0.entry(uid.clone()).or_insert(begun);
         // Under a new leader the worker of an earlier mark drains already.
-        if is_new && it.drain_reason == Some(DrainReason::Eviction) && it.needs_drain_order() {
+        if is_new
+            && worker.drain_reason == Some(DrainReason::Eviction)
+            && worker.needs_drain_order()
+        {
             return Some(DrainProgress::StartedByEviction);
         }
-        if it.is_drained() {
+        if worker.is_drained() {
             return (!std::mem::replace(&mut drain.is_over, true))
                 .then_some(DrainProgress::Completed);
         }

@@ -26,16 +26,16 @@ pub(super) struct IdleTracker(BTreeMap<String, Moment>);
 
 impl IdleTracker {
     /// The label to write, if it has to change.
-    pub(super) fn label_change(&mut self, it: &WorkerPod, now: Moment) -> Option<bool> {
-        let uid = &it.pod.uid;
-        let is_busy = it.is_busy() && !it.is_released;
-        if !it.pod.is_active() || is_busy || !it.pod.busy {
+    pub(super) fn label_change(&mut self, worker: &WorkerPod, now: Moment) -> Option<bool> {
+        let uid = &worker.pod.uid;
+        let is_busy = worker.is_busy() && !worker.is_released;
+        if !worker.pod.is_active() || is_busy || !worker.pod.busy {
             self.0.remove(uid);
-            return (it.pod.is_active() && is_busy && !it.pod.busy).then_some(true);
+            return (worker.pod.is_active() && is_busy && !worker.pod.busy).then_some(true);
         }
         let since = *self.0.entry(uid.clone()).or_insert(now);
         // A drained worker gets no new jobs, so its label is removed at once.
-        (it.is_drained() || now.since(since) >= IDLE_AFTER).then_some(false)
+        (worker.is_drained() || now.since(since) >= IDLE_AFTER).then_some(false)
     }
 
     /// When a labelled pod without jobs counts as idle.

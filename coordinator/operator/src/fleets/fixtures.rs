@@ -77,10 +77,10 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 pub(crate) fn pod(words: &str) -> WorkerPod {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
-    let mut it = WorkerPod::new(Arc::new(bare(&name)), &Default::default(), Some(view(&name)));
+    let mut worker = WorkerPod::new(Arc::new(bare(&name)), &Default::default(), Some(view(&name)));
     for word in words {
-        let facts = Arc::get_mut(&mut it.pod).expect("the only reference");
-        let mut view = it.view.as_mut();
+        let facts = Arc::get_mut(&mut worker.pod).expect("the only reference");
+        let mut view = worker.view.as_mut();
         let (word, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().expect("a number");
         match (word, &mut view) {
@@ -97,9 +97,9 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             }
             ("ordered", Some(view)) => view.drain_ordered = true,
             ("lost", Some(view)) => view.presence = Presence::Lost,
-            ("absent", _) => it.view = None,
+            ("absent", _) => worker.view = None,
             ("scale-in" | "node" | "eviction" | "restart", _) => {
-                it.drain_reason = Some(DrainReason::parse(word));
+                worker.drain_reason = Some(DrainReason::parse(word));
             }
             ("cost", _) => facts.deletion_cost = Some(super::worker_pod::DRAINED_POD_COST),
             ("unready", _) => facts.ready = false,
@@ -120,18 +120,18 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             (word, _) => panic!("unknown word {word:?}"),
         }
     }
-    it
+    worker
 }
 
 /// Pods of a StatefulSet: their ordinals are the ends of their names.
 pub(super) fn ordinal_pod(words: &str) -> WorkerPod {
-    let mut it = pod(words);
-    let facts = Arc::get_mut(&mut it.pod).expect("the only reference");
+    let mut worker = pod(words);
+    let facts = Arc::get_mut(&mut worker.pod).expect("the only reference");
     let owner = facts.owner.as_mut().expect("an owner");
     (owner.kind, owner.name) = ("StatefulSet".into(), "ci".into());
     let (_, ordinal) = facts.pod.name.rsplit_once('-').expect("an ordinal");
     facts.ordinal = Some(ordinal.parse().expect("a number"));
-    it
+    worker
 }
 
 fn bare(name: &str) -> PodFacts {

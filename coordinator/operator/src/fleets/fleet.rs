@@ -25,9 +25,10 @@ impl Fleet {
     /// one has it.
     pub(super) fn all(objects: &Objects) -> impl Iterator<Item = (&ClusterName, Self)> {
         let clusters = objects.clusters.iter().filter(|(name, _)| !objects.is_class(name));
-        let clusters = clusters.map(|(name, it)| (name, Self::Cluster(Arc::clone(&it.object))));
+        let clusters =
+            clusters.map(|(name, found)| (name, Self::Cluster(Arc::clone(&found.object))));
         let classes = objects.classes.iter().filter(|(name, _)| objects.is_class(name));
-        clusters.chain(classes.map(|(name, it)| (name, Self::Class(Arc::clone(&it.object)))))
+        clusters.chain(classes.map(|(name, found)| (name, Self::Class(Arc::clone(&found.object)))))
     }
 
     /// The one of this name.
@@ -189,7 +190,7 @@ mod tests {
             // Of two of the same second, the UID decides.
             Arc::make_mut(&mut class.object).metadata.creation_timestamp = at(class_seconds);
             let mut kinds: Vec<_> =
-                Fleet::all(&objects).map(|(name, it)| (name, it.kind())).collect();
+                Fleet::all(&objects).map(|(name, fleet)| (name, fleet.kind())).collect();
             kinds.sort();
             assert_eq!(kinds, [(&fixtures::name(), kind), (&other, "WorkerClass")]);
             let kind_of = |name: &ClusterName| {

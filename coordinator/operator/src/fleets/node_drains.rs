@@ -34,21 +34,28 @@ pub(super) fn decide(
 ) -> NodeDrains {
     let mut decided = NodeDrains::default();
     let mut candidates = Vec::new();
-    for (index, it) in worker_pods.iter().enumerate().filter(|(_, it)| it.pod.is_active()) {
-        let Some(node) = &it.pod.node else { continue };
+    for (index, worker) in
+        worker_pods.iter().enumerate().filter(|(_, worker)| worker.pod.is_active())
+    {
+        let Some(node) = &worker.pod.node else { continue };
         let (is_leaving, is_cordoned) =
             (nodes.leaving.contains(node), nodes.cordoned.contains(node));
         let drains = is_leaving || (is_cordoned && on_cordon == OnCordon::Drain);
-        match it.drain_reason {
-            None if drains && !is_daemon(it) => {
-                candidates.push((!is_leaving, Reverse(!is_available(it)), it.jobs(), index));
+        match worker.drain_reason {
+            None if drains && !is_daemon(worker) => {
+                candidates.push((
+                    !is_leaving,
+                    Reverse(!is_available(worker)),
+                    worker.jobs(),
+                    index,
+                ));
             }
             // The node is being emptied. So the drain ends with the cordon, if that is undone.
             Some(DrainReason::Eviction) if is_leaving || is_cordoned => {
                 decided.mark.insert(index);
             }
             // Who has left cannot be taken back.
-            Some(reason) if is_taken_back(&it.pod, reason, nodes) && it.view.is_some() => {
+            Some(reason) if is_taken_back(&worker.pod, reason, nodes) && worker.view.is_some() => {
                 decided.take_back.insert(index);
             }
             None
@@ -96,13 +103,16 @@ fn room(worker_pods: &[WorkerPod], own: usize, workload: Option<&WorkloadFacts>)
 }
 
 /// Whether a worker serves, and nothing has asked it to go.
-fn is_available(it: &WorkerPod) -> bool {
-    it.pod.is_active() && it.pod.ready && it.drain_reason.is_none() && !it.is_draining()
+fn is_available(worker: &WorkerPod) -> bool {
+    worker.pod.is_active()
+        && worker.pod.ready
+        && worker.drain_reason.is_none()
+        && !worker.is_draining()
 }
 
 /// Whether the next pod would come to the same node.
-fn is_daemon(it: &WorkerPod) -> bool {
-    it.pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet")
+fn is_daemon(worker: &WorkerPod) -> bool {
+    worker.pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet")
 }
 
 #[cfg(test)]

@@ -69,12 +69,13 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     let facts = workload.as_deref();
     let is_own = |worker_pod: &WorkerPod| facts.is_some_and(|facts| facts.owns(&worker_pod.pod));
     worker_pods.sort_by_key(|worker_pod| !is_own(worker_pod));
-    for it in &mut worker_pods {
-        if let Some(progress) = state.drains.observe(it, fleet.drain_deadline(), now) {
-            plan.drain_progress.push((it.clone(), progress));
+    for worker in &mut worker_pods {
+        if let Some(progress) = state.drains.observe(worker, fleet.drain_deadline(), now) {
+            plan.drain_progress.push((worker.clone(), progress));
         }
-        it.is_released = fleet.releases_after_deadline() && state.drains.is_overdue(&it.pod.uid);
-        plan.is_due_at(state.drains.due(&it.pod.uid, fleet.drain_deadline()), now);
+        worker.is_released =
+            fleet.releases_after_deadline() && state.drains.is_overdue(&worker.pod.uid);
+        plan.is_due_at(state.drains.due(&worker.pod.uid, fleet.drain_deadline()), now);
     }
     let own_pods = worker_pods.iter().take_while(|worker_pod| is_own(worker_pod)).count();
     let yields_to = match (&target, facts) {
@@ -102,26 +103,28 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     };
     let on_cordon = fleet.on_cordon();
     let node_drains = node_drains::decide(&worker_pods, own_pods, facts, on_cordon, nodes);
-    for (index, it) in worker_pods.iter().enumerate() {
-        if let Some(busy) = state.idle.label_change(it, now) {
-            plan.actions
-                .push(Action::on_pod(&it.pod, ActionKind::SetBusyLabel(it.pod.clone(), busy)));
+    for (index, worker) in worker_pods.iter().enumerate() {
+        if let Some(busy) = state.idle.label_change(worker, now) {
+            plan.actions.push(Action::on_pod(
+                &worker.pod,
+                ActionKind::SetBusyLabel(worker.pod.clone(), busy),
+            ));
         }
-        plan.is_due_at(state.idle.due(&it.pod.uid), now);
+        plan.is_due_at(state.idle.due(&worker.pod.uid), now);
         let order = if node_drains.take_back.contains(&index) {
-            it.needs_undrain_order(state.taken_back.contains(&it.pod.uid)).then(|| {
-                state.taken_back.insert(it.pod.uid.clone());
+            worker.needs_undrain_order(state.taken_back.contains(&worker.pod.uid)).then(|| {
+                state.taken_back.insert(worker.pod.uid.clone());
                 OrderKind::Undrain
             })
         } else {
-            it.needs_drain_order().then_some(OrderKind::Drain)
+            worker.needs_drain_order().then_some(OrderKind::Drain)
         };
-        let order = order.zip(it.view.as_ref().map(|view| view.key.clone()));
+        let order = order.zip(worker.view.as_ref().map(|view| view.key.clone()));
         plan.orders.extend(order);
     }
-    for (index, it) in worker_pods.iter().enumerate().filter(|_| is_active) {
-        if let Some(action) = action_for_pod(index, it, &decision, &node_drains) {
-            plan.actions.push(Action::on_pod(&it.pod, action));
+    for (index, worker) in worker_pods.iter().enumerate().filter(|_| is_active) {
+        if let Some(action) = action_for_pod(index, worker, &decision, &node_drains) {
+            plan.actions.push(Action::on_pod(&worker.pod, action));
         }
     }
     if let (Some(ownership), Some(facts)) = (ownership, facts) {
@@ -240,11 +243,11 @@ fn scale_in_note(
 /// The action for a pod, if any.
 fn action_for_pod(
     index: usize,
-    it: &WorkerPod,
+    worker: &WorkerPod,
     decision: &ScaleInDecision,
     node_drains: &NodeDrains,
 ) -> Option<ActionKind> {
-    let pod = || it.pod.clone();
+    let pod = || worker.pod.clone();
     if decision.mark.contains(&index) {
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::ScaleIn));
     }
@@ -256,21 +259,21 @@ fn action_for_pod(
     }
     if node_drains.take_back.contains(&index) {
         // The mark keeps what has to be done until the worker works.
-        return (!it.is_draining()).then(|| ActionKind::Unmark(pod()));
+        return (!worker.is_draining()).then(|| ActionKind::Unmark(pod()));
     }
     if node_drains.mark.contains(&index) {
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::Node));
     }
-    if restart::is_restart_requested(it) {
+    if restart::is_restart_requested(worker) {
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::Restart));
     }
-    if !(it.is_drained() && it.pod.is_active() && it.has_controller()) {
+    if !(worker.is_drained() && worker.pod.is_active() && worker.has_controller()) {
         return None;
     }
-    match it.drain_reason {
+    match worker.drain_reason {
         // The user's budgets hold for every client that empties a node. The label is removed first.
         Some(DrainReason::Node | DrainReason::Eviction) => {
-            (!it.pod.busy).then(|| ActionKind::EvictPod(pod()))
+            (!worker.pod.busy).then(|| ActionKind::EvictPod(pod()))
         }
         Some(DrainReason::ScaleIn | DrainReason::Restart) | None => {
             Some(ActionKind::DeletePod(pod()))
@@ -301,7 +304,7 @@ fn apply(
             // With a new template and fewer replicas at once, it is unknown which pods would be
             // removed.
             match facts {
-                Some(it) if replicas < current && is_new_template(&body, it) => {
+                Some(present) if replicas < current && is_new_template(&body, present) => {
                     replicas = current;
                     template::body(fleet, facts, replicas)?
                 }

@@ -60,19 +60,19 @@ fn scale(fleet: &Fleet) -> DesiredScale {
 
 /// The actions, one word each.
 fn words(plan: &FleetPlan) -> Vec<String> {
-    let pod = |pod: &Arc<PodFacts>| pod.pod.name.clone();
+    let name = |pod: &Arc<PodFacts>| pod.pod.name.clone();
     let mut words: Vec<_> = plan
         .actions
         .iter()
         .map(|action| match &action.kind {
-            ActionKind::MarkForDrain(it, mark) => format!("mark {} {}", pod(it), mark.text()),
-            ActionKind::Unmark(it) => format!("unmark {}", pod(it)),
-            ActionKind::RemoveMarks(it) => format!("remove {}", pod(it)),
-            ActionKind::SetDeletionCost(it, cost) => format!("cost {} {cost}", pod(it)),
-            ActionKind::SetBusyLabel(it, busy) => format!("busy {} {busy}", pod(it)),
-            ActionKind::RecordStreams(it, streams) => format!("began {} {streams}", pod(it)),
-            ActionKind::DeletePod(it) => format!("replace {}", pod(it)),
-            ActionKind::EvictPod(it) => format!("evict {}", pod(it)),
+            ActionKind::MarkForDrain(pod, mark) => format!("mark {} {}", name(pod), mark.text()),
+            ActionKind::Unmark(pod) => format!("unmark {}", name(pod)),
+            ActionKind::RemoveMarks(pod) => format!("remove {}", name(pod)),
+            ActionKind::SetDeletionCost(pod, cost) => format!("cost {} {cost}", name(pod)),
+            ActionKind::SetBusyLabel(pod, busy) => format!("busy {} {busy}", name(pod)),
+            ActionKind::RecordStreams(pod, streams) => format!("began {} {streams}", name(pod)),
+            ActionKind::DeletePod(pod) => format!("replace {}", name(pod)),
+            ActionKind::EvictPod(pod) => format!("evict {}", name(pod)),
             ActionKind::DeleteBudget(uid) => format!("delete {uid}"),
             ActionKind::Apply(body) => format!("apply {}", body["spec"]["replicas"]),
         })

@@ -45,10 +45,10 @@ pub(super) struct RestartDecision {
 }
 
 /// Whether to mark a pod because the drain of its worker was ordered through the admin API.
-pub(super) fn is_restart_requested(it: &WorkerPod) -> bool {
+pub(super) fn is_restart_requested(worker: &WorkerPod) -> bool {
     // Drains of marked pods are ordered by the operator itself.
-    let ordered = it.view.as_ref().is_some_and(|view| view.drain_ordered);
-    ordered && it.drain_reason.is_none() && it.pod.is_active() && it.has_controller()
+    let ordered = worker.view.as_ref().is_some_and(|view| view.drain_ordered);
+    ordered && worker.drain_reason.is_none() && worker.pod.is_active() && worker.has_controller()
 }
 
 impl StreamOwnership {
@@ -101,16 +101,18 @@ pub(super) fn decide(
     }
     let mut changed = Vec::new();
     for index in active.iter().copied() {
-        let it = &worker_pods[index];
-        let streams_digest = WorkerName::present_name(&it.pod.pod.name).ok();
+        let worker = &worker_pods[index];
+        let streams_digest = WorkerName::present_name(&worker.pod.pod.name).ok();
         let streams_digest = streams_digest
             .and_then(|worker| ownership.by_worker.get(&worker))
             .copied()
             .unwrap_or(0);
         let streams_digest = format!("{streams_digest:016x}");
-        match &it.pod.streams {
+        match &worker.pod.streams {
             None => decided.record.push((index, streams_digest)),
-            Some(began) if *began != streams_digest && it.has_controller() => changed.push(index),
+            Some(began) if *began != streams_digest && worker.has_controller() => {
+                changed.push(index)
+            }
             Some(_) => {}
         }
     }

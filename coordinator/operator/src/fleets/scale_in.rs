@@ -188,20 +188,20 @@ pub(super) fn next_stateful_set_pod(own_pods: &[WorkerPod]) -> Option<&WorkerVie
 /// The order of removal: marked pods, drained before draining; pods that are not Ready and idle,
 /// which the ReplicaSet would remove first; then those with the fewest jobs, the least load and the
 /// fewest streams; the newest first.
-fn rank(it: &WorkerPod) -> impl Ord + use<> {
+fn rank(worker: &WorkerPod) -> impl Ord + use<> {
     let (load, streams) =
-        it.view.as_ref().map_or_else(Default::default, |view| (view.load, view.streams));
-    let unready = it.pod.phase == Phase::Pending || !it.pod.ready;
+        worker.view.as_ref().map_or_else(Default::default, |view| (view.load, view.streams));
+    let unready = worker.pod.phase == Phase::Pending || !worker.pod.ready;
     (
-        !it.is_drained(),
-        it.drain_reason.is_none(),
-        it.is_busy(),
+        !worker.is_drained(),
+        worker.drain_reason.is_none(),
+        worker.is_busy(),
         !unready,
-        it.jobs(),
+        worker.jobs(),
         load,
         streams,
-        Reverse(it.pod.created_at),
-        it.pod.pod.name.clone(),
+        Reverse(worker.pod.created_at),
+        worker.pod.pod.name.clone(),
     )
 }
 
@@ -232,14 +232,14 @@ fn removable_pods(
         of.into_iter().filter_map(|index| Some((order(&index)?, index))).collect();
     // Pods that are not workers keep the order of their ranks.
     removable_pods.sort_by_key(|(order, _)| *order);
-    removable_pods.into_iter().map(|(_, it)| it).collect()
+    removable_pods.into_iter().map(|(_, pod)| pod).collect()
 }
 
 /// Whether a ReplicaSet would remove it before drained pods, although it runs jobs or serves
 /// pipelines.
-fn is_removed_first(it: &WorkerPod) -> bool {
-    let serves = it.view.as_ref().is_some_and(|view| view.load > Load::ZERO);
-    !is_marked(it) && !it.pod.ready && (it.is_busy() || serves)
+fn is_removed_first(worker: &WorkerPod) -> bool {
+    let serves = worker.view.as_ref().is_some_and(|view| view.load > Load::ZERO);
+    !is_marked(worker) && !worker.pod.ready && (worker.is_busy() || serves)
 }
 
 /// Whether it is unknown which pods a scale-in would remove: the Deployment scales each of its
@@ -251,8 +251,8 @@ fn is_rolling(facts: &WorkloadFacts, own_pods: &[WorkerPod], active: &[usize]) -
     templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.is_rolling_out())
 }
 
-fn is_marked(it: &WorkerPod) -> bool {
-    it.drain_reason == Some(DrainReason::ScaleIn)
+fn is_marked(worker: &WorkerPod) -> bool {
+    worker.drain_reason == Some(DrainReason::ScaleIn)
 }
 
 fn count(number: usize) -> u32 {

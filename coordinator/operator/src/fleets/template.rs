@@ -82,10 +82,12 @@ fn generation(fleet: &Fleet, existing: Option<&WorkloadFacts>, digest: &str) -> 
         .and_then(|generation| u64::try_from(generation).ok())
         .unwrap_or(1);
     match existing {
-        Some(it) if it.digest.as_deref() == Some(digest) && it.template_generation > 0 => {
-            it.template_generation
+        Some(present)
+            if present.digest.as_deref() == Some(digest) && present.template_generation > 0 =>
+        {
+            present.template_generation
         }
-        Some(it) => own.max(it.template_generation.saturating_add(1)),
+        Some(present) => own.max(present.template_generation.saturating_add(1)),
         None => own,
     }
 }

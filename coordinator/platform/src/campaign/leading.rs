@@ -122,7 +122,11 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                 Some(TermEnd::Expired) => return LeadEnd::Expired,
                 Some(TermEnd::GivenUp { above }) => {
                     let epoch = self.lead.epoch().0;
-                    tracing::info!(epoch, above = above.map(|it| it.0), "leadership released");
+                    tracing::info!(
+                        epoch,
+                        above = above.map(|epoch| epoch.0),
+                        "leadership released"
+                    );
                     return LeadEnd::GivenUp { above };
                 }
                 None => {}

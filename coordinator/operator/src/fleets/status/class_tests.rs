@@ -133,15 +133,15 @@ fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
 
 #[test]
 fn a_change_that_ends_by_itself_is_progressing() {
-    let held = changed(|it, _| it.view.as_mut().expect("one").held = Some(3));
+    let held = changed(|class, _| class.view.as_mut().expect("one").held = Some(3));
     let more = changed(|_, workload| {
         (workload.desired, workload.replicas, workload.rollout) = (4, 4, Rollout::Progressing);
     });
-    let less = changed(|it, workload| {
+    let less = changed(|class, workload| {
         workload.desired = 2;
-        it.workers[0].drain = DrainPhase::Draining;
+        class.workers[0].drain = DrainPhase::Draining;
     });
-    let waits = changed(|it, _| it.view.as_mut().expect("one").class.waiting = 2);
+    let waits = changed(|class, _| class.view.as_mut().expect("one").class.waiting = 2);
     for (facts, reason, part) in [
         (held, "LeaderHolds", "0 of 3 have not"),
         (more, "RollingOut", "3 of 4 pods"),
@@ -159,8 +159,8 @@ fn a_change_that_ends_by_itself_is_progressing() {
 
 #[test]
 fn pipelines_waiting_at_the_worker_limit_stall_the_class() {
-    let limited = changed(|it, workload| {
-        it.view.as_mut().expect("one").class.waiting = 1;
+    let limited = changed(|class, workload| {
+        class.view.as_mut().expect("one").class.waiting = 1;
         workload.limited = Some(("TooManyReplicas", "3 workers; maxReplicas is 3".into()));
     });
     let (conditions, message) = words(&limited);
@@ -196,8 +196,8 @@ fn reports_surplus_workers_kept_for_their_shares() {
 
 #[test]
 fn an_invalid_spec_and_a_lost_worker_degrade() {
-    let degraded_by = changed(|it, _| {
-        (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
+    let degraded_by = changed(|class, _| {
+        (class.problem, class.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
     let (conditions, message) = words(&degraded_by);
     let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, +Stalled \
@@ -207,8 +207,8 @@ fn an_invalid_spec_and_a_lost_worker_degrade() {
         message.ends_with("generation 2 stays in force until the spec is corrected"),
         "{message}"
     );
-    let lost = changed(|it, workload| {
-        it.workers[0].presence = Presence::Lost;
+    let lost = changed(|class, workload| {
+        class.workers[0].presence = Presence::Lost;
         workload.desired = 2;
     });
     let (conditions, message) = words(&lost);
@@ -219,11 +219,11 @@ fn an_invalid_spec_and_a_lost_worker_degrade() {
 #[test]
 fn changed_figures_alone_do_not_change_the_comparison() {
     let before = written(&facts());
-    let after = written(&changed(|it, _| {
-        it.view.as_mut().expect("one").class.placed = load(20);
+    let after = written(&changed(|class, _| {
+        class.view.as_mut().expect("one").class.placed = load(20);
     }));
     assert_ne!(before, after);
     assert_eq!(without_figures(&before), without_figures(&after));
-    let waits = written(&changed(|it, _| it.view.as_mut().expect("one").class.waiting = 1));
+    let waits = written(&changed(|class, _| class.view.as_mut().expect("one").class.waiting = 1));
     assert_ne!(without_figures(&before), without_figures(&waits));
 }
