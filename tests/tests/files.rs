@@ -1,16 +1,21 @@
-//! Rules on tracked files: length, purpose, name, and nothing that exists on one machine only.
+//! Rules on tracked files: length, purpose, names, and nothing that exists on one machine only.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use tests::toolbox;
-use tests::tracked_files::{has_extension, is_generated, text, tracked};
+use tests::tracked_files::{code, has_extension, is_generated, names, text, tracked};
 
 const FILE_LINES_MAX: usize = 600;
 const LINE_CHARS_MAX: usize = 100;
 
 /// File names that do not say what the file contains.
 const VAGUE_NAMES: [&str; 7] = ["utils", "util", "helpers", "helper", "manager", "common", "misc"];
+
+/// Whether a person writes this Rust file.
+fn is_rust(path: &Path) -> bool {
+    has_extension(path, &["rs"]) && !is_generated(path)
+}
 
 /// The problems of one Rust file: its purpose, its length and its name.
 fn file_problems(path: &Path, text: &str) -> Vec<String> {
@@ -52,6 +57,18 @@ fn machine_paths(text: &str) -> Vec<usize> {
     found.map(|(index, _)| index + 1).collect()
 }
 
+/// The numbers of the lines with a closure whose parameter is named `it`. As `cargo fmt` writes
+/// Rust, only the bars of a closure have no space on their inner sides.
+fn unnamed_parameters(text: &str) -> Vec<usize> {
+    let is_unnamed = |line: &str| {
+        let between_bars = line.split_once('|').and_then(|(_, rest)| rest.rsplit_once('|'));
+        between_bars.is_some_and(|(between, _)| {
+            between.split('|').any(|part| part == part.trim() && names(part, "it"))
+        })
+    };
+    code(text).filter(|(_, line)| is_unnamed(line)).map(|(number, _)| number).collect()
+}
+
 #[test]
 fn the_rules_find_planted_violations() {
     let purpose = "//! The ledger.\n";
@@ -62,16 +79,30 @@ fn the_rules_find_planted_violations() {
     assert_eq!(file_problems(Path::new("ledger/tests.rs"), purpose).len(), 1);
     assert_eq!(long_lines(&format!("a\n{}\n", "b".repeat(LINE_CHARS_MAX + 1))), [2]);
     assert_eq!(machine_paths(concat!("a\n", "/", "home/b\n")), [2]);
+    let closure = |list: &str| format!("// |{list}|\npods.any(|{list}| a || it || b)\n");
+    for list in ["it", "&it: &Pod", "(_, it)"] {
+        assert_eq!(unnamed_parameters(&closure(list)), [2], "{list}");
+    }
+    assert!(unnamed_parameters(&closure("pod")).is_empty());
 }
 
 #[test]
 fn rust_files_start_with_their_purpose_are_short_and_have_a_domain_name() {
     let mut wrong = Vec::new();
-    let rust = |path: &PathBuf| has_extension(path, &["rs"]) && !is_generated(path);
-    for path in tracked().into_iter().filter(rust) {
+    for path in tracked().into_iter().filter(|path| is_rust(path)) {
         wrong.extend(file_problems(&path, &text(&path).expect("Rust is UTF-8")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn closures_name_their_parameters() {
+    let mut wrong = Vec::new();
+    for path in tracked().into_iter().filter(|path| is_rust(path)) {
+        let found = unnamed_parameters(&text(&path).expect("Rust is UTF-8"));
+        wrong.extend(found.iter().map(|line| format!("{}:{line}", path.display())));
+    }
+    assert!(wrong.is_empty(), "name the parameter after what it is:\n{}", wrong.join("\n"));
 }
 
 #[test]
