@@ -135,10 +135,15 @@ impl FleetFixture {
         self.access.objects().list(&self.namespace, "pods").expect("a list")
     }
 
-    /// A node affinity, as YAML in one line, for pods that are to run on this fixture only.
+    /// A node affinity, as YAML in one line, for pods that are to run on this fixture only; nowhere
+    /// if it has no nodes.
     #[must_use]
     pub fn affinity(&self) -> String {
-        let nodes: Vec<_> = self.nodes.iter().map(HollowNode::name).collect();
+        let mut nodes: Vec<_> = self.nodes.iter().map(HollowNode::name).collect();
+        if nodes.is_empty() {
+            // The API server refuses an empty list.
+            nodes.push("no-node");
+        }
         format!(
             "{{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
              {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, \
