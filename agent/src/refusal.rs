@@ -35,8 +35,8 @@ pub(crate) fn message(refused: &RequestError) -> String {
         }
         RequestError::Counted { running, in_effect } => format!(
             "this worker's jobs are counted: PUT /v1/count, or the agent's adapter, reported \
-             running {running} and pool_size {in_effect}. Count this job, too; or report a new start \
-             (POST /v1/start with another start_id), and then ask for each job"
+             running {running} and pool_size {in_effect}. Count this job, too; or report a new \
+             start (POST /v1/start with another start_id), and then ask for each job"
         ),
         RequestError::AsksForJobs { running } => format!(
             "this worker asks for each job with PUT /v1/jobs/ID ({running} run now), and its \

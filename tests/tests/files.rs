@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use tests::toolbox;
 use tests::tracked_files::{code, has_extension, is_generated, names, text, tracked};
 
 const FILE_LINES_MAX: usize = 600;
@@ -35,8 +34,8 @@ fn file_problems(path: &Path, text: &str) -> Vec<String> {
     if VAGUE_NAMES.contains(&stem) {
         wrong.push(format!("{shown}: name it after a noun of the domain"));
     }
-    // A module of several files of tests has a folder beside it.
-    if stem == "tests" && !toolbox::root().join(path.with_extension("")).is_dir() {
+    // Those of a crate as a whole stand beside its `lib.rs`.
+    if stem == "tests" && !path.parent().is_some_and(|folder| folder.ends_with("src")) {
         wrong.push(format!("{shown}: name it after the file that it tests, `<file>_tests.rs`"));
     }
     wrong

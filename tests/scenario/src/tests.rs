@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::check::{difference, rerun, unused};
 use crate::{Language, Words};
 
+/// A language whose verbs change a sum.
 struct Sum(u32);
 
 impl Language for Sum {

@@ -111,8 +111,9 @@ impl<J: Journal> Holder<J> {
     /// A job has ended. Does nothing for an id that does not run.
     ///
     /// # Errors
-    /// [`RequestError::Journal`] until it is recorded, although its slot is free at once: a successor
-    /// without the record counts the job as running, so the worker must repeat the report.
+    /// [`RequestError::Journal`] until it is recorded, although its slot is free at once: a
+    /// successor without the record counts the job as running, so the worker must repeat the
+    /// report.
     pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), RequestError> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();

@@ -241,8 +241,8 @@ const DEMAND_GAUGES: &[DemandGauge] = &[
     ("workerclass_request", "Documents per second that the class must process.", |class| {
         class.request.as_f64()
     }),
-    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |it| {
-        f64::from(it.needed)
+    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |class| {
+        f64::from(class.needed)
     }),
 ];
 

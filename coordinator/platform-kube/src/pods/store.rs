@@ -156,8 +156,8 @@ impl PodStore {
         gone
     }
 
-    /// Completes a list of the watch with the pods `seen`: other pods in `within` have vanished, and
-    /// are returned.
+    /// Completes a list of the watch with the pods `seen`: other pods in `within` have vanished,
+    /// and are returned.
     pub(super) fn retain(
         &mut self,
         within: impl Fn(&PodName) -> bool,

@@ -54,7 +54,8 @@ impl Evictions {
             Ok(None) => return Some(EvictionDecision::Allowed),
             Err(problem) => {
                 let (namespace, pod) = (request.namespace, request.pod);
-                tracing::warn!(%problem, namespace, pod, "cannot read a pod: deciding as last seen");
+                let message = "cannot read a pod: deciding as last seen";
+                tracing::warn!(%problem, namespace, pod, message);
                 PodFacts::clone(&seen)
             }
         };
@@ -76,7 +77,8 @@ impl Evictions {
                 true
             }
             Err(problem) => {
-                tracing::warn!(%problem, namespace, pod = name, by, "cannot mark a pod for a drain");
+                let message = "cannot mark a pod for a drain";
+                tracing::warn!(%problem, namespace, pod = name, by, message);
                 false
             }
         }
