@@ -149,8 +149,8 @@ pub(crate) enum Request {
     Order(OrderCheck),
 }
 
-/// The clusters that one turn has changed: their definition, their sets, or what one of their
-/// workers holds and does.
+/// The clusters that one turn has changed: their definition, their sets or pipelines, or what one
+/// of their workers holds and does.
 pub type ChangedClusters = Arc<BTreeSet<ClusterName>>;
 
 /// The driver has ended and no longer answers.

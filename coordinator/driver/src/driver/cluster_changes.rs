@@ -172,22 +172,33 @@ impl WorkerFacts {
 }
 
 /// The clusters that one of two desired states has and the other has not, or not with this
-/// definition or these sets.
+/// definition, these sets or these pipelines.
 fn differing_clusters(before: &Desired, after: &Desired) -> BTreeSet<ClusterName> {
     let names = before.clusters.keys().chain(after.clusters.keys());
     let differs = |name: &&ClusterName| before.clusters.get(*name) != after.clusters.get(*name);
     let mut clusters: BTreeSet<_> = names.filter(differs).cloned().collect();
-    // A set may have many streams: another copy of it counts as another definition.
-    for name in before.sets.keys().chain(after.sets.keys()) {
-        let is_same = match (before.sets.get(name), after.sets.get(name)) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (Some(_) | None, _) => false,
-        };
-        let sets = [before, after].map(|desired| desired.sets.get(name));
-        let owners = sets.into_iter().flatten().map(|set| set.cluster.clone());
-        clusters.extend(owners.filter(|_| !is_same));
-    }
+    let sets = differing(&before.sets, &after.sets);
+    clusters.extend(sets.map(|set| set.cluster.clone()));
+    let pipelines = differing(&before.pipelines, &after.pipelines);
+    let nodes = pipelines.flat_map(|pipeline| pipeline.nodes.values());
+    clusters.extend(nodes.map(|node| node.class.clone()));
     clusters
+}
+
+/// The values of both maps that are not the same under one name. They may be large: another copy
+/// counts as another value.
+fn differing<'a, K: Ord, T>(
+    before: &'a BTreeMap<K, Arc<T>>,
+    after: &'a BTreeMap<K, Arc<T>>,
+) -> impl Iterator<Item = &'a Arc<T>> {
+    let differs_in = |other: &'a BTreeMap<K, Arc<T>>| {
+        move |(name, value): &(&'a K, &'a Arc<T>)| {
+            other.get(*name).is_none_or(|other| !Arc::ptr_eq(other, value))
+        }
+    };
+    let gone = before.iter().filter(differs_in(after));
+    let new = after.iter().filter(differs_in(before));
+    gone.chain(new).map(|(_, value)| value)
 }
 
 impl fmt::Debug for ClusterChanges {
