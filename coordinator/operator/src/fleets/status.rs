@@ -28,7 +28,7 @@ use self::class::ClassSnapshot;
 use self::core_reader::CoreReader;
 use self::fleet::FleetFacts;
 use self::set::SetFacts;
-use self::trigger::{REFRESH_INTERVAL, StatusTrigger};
+use self::trigger::{FleetReceivers, REFRESH_INTERVAL, StatusTrigger, refresh_interval};
 use self::writer::{StatusResource, StatusTarget, StatusWriter};
 use super::{Context, InjectionByCluster, Workloads};
 
@@ -89,10 +89,13 @@ async fn clusters(
 ) -> Result<(), Stopped> {
     let mut writer: StatusWriter<WorkerCluster> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
-    let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
+    let receivers = FleetReceivers { workloads: workloads.clone(), agents: agents.clone() };
+    let mut trigger = StatusTrigger::new(&context, Some(receivers))?;
     let mut term = None;
+    let mut interval = REFRESH_INTERVAL;
     loop {
-        trigger.wait().await?;
+        trigger.wait(interval).await?;
+        interval = REFRESH_INTERVAL;
         let found = core.read(|core, now| core.clusters(now)).await?;
         let Some((epoch, views)) = found else {
             writer.clear();
@@ -125,7 +128,9 @@ async fn clusters(
             };
             wanted.extend(target(object.as_ref()).map(|target| (target, make)));
         }
-        writer.write(wanted, &context.handle.metrics).await;
+        let computed = wanted.len();
+        let are_written = writer.write(wanted, &context.handle.metrics).await;
+        interval = refresh_interval(computed, are_written);
     }
 }
 
@@ -137,10 +142,13 @@ async fn classes(
 ) -> Result<(), Stopped> {
     let mut writer: StatusWriter<WorkerClass> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
-    let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
+    let receivers = FleetReceivers { workloads: workloads.clone(), agents: agents.clone() };
+    let mut trigger = StatusTrigger::new(&context, Some(receivers))?;
     let mut term = None;
+    let mut interval = REFRESH_INTERVAL;
     loop {
-        trigger.wait().await?;
+        trigger.wait(interval).await?;
+        interval = REFRESH_INTERVAL;
         let objects = Arc::clone(&context.objects.borrow());
         if objects.classes.is_empty() {
             continue;
@@ -180,7 +188,9 @@ async fn classes(
                 move |before: &WorkerClassStatus| class::status(&facts, before, Timestamp::now());
             wanted.extend(target(object.as_ref()).map(|target| (target, make)));
         }
-        writer.write(wanted, &context.handle.metrics).await;
+        let computed = wanted.len();
+        let are_written = writer.write(wanted, &context.handle.metrics).await;
+        interval = refresh_interval(computed, are_written);
     }
 }
 
@@ -205,7 +215,7 @@ async fn sets(context: Context) -> Result<(), Stopped> {
     // The view of each set, and when it was read: reading one takes long.
     let mut seen: BTreeMap<SetName, (Moment, Option<SetView>)> = BTreeMap::new();
     loop {
-        trigger.wait().await?;
+        trigger.wait(REFRESH_INTERVAL).await?;
         let Some((epoch, ())) = core.read(|_, _| ()).await? else {
             writer.clear();
             seen.clear();

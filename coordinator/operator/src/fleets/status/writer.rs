@@ -102,15 +102,21 @@ impl<K: StatusResource> StatusWriter<K> {
     }
 
     /// Writes the statuses that differ. `desired` is every object that exists, with the function
-    /// from its present status to the desired one.
-    pub(super) async fn write<F>(&mut self, desired: Vec<(StatusTarget, F)>, metrics: &Metrics)
+    /// from its present status to the desired one. Returns whether all are written: a status waits
+    /// after the last write of it, and after a failure.
+    pub(super) async fn write<F>(
+        &mut self,
+        desired: Vec<(StatusTarget, F)>,
+        metrics: &Metrics,
+    ) -> bool
     where
         F: Fn(&K::Status) -> K::Status,
     {
         let now = clock::now();
         if now < self.paused_until {
-            return;
+            return false;
         }
+        let mut are_written = true;
         let mut desired: BTreeMap<StatusTarget, F> = desired.into_iter().collect();
         let figures_every = figures_interval(desired.len());
         self.entries.retain(|target, _| desired.contains_key(target));
@@ -132,6 +138,7 @@ impl<K: StatusResource> StatusWriter<K> {
             }
             let Some((target, entry, result)) = running.next().await else { break None };
             self.queue.done(&target);
+            are_written &= matches!(result, Ok(true));
             if let Some(outage) = self.record_result(target, entry, result, metrics) {
                 // The others would fail, too. Their statuses are read again.
                 self.entries.retain(|target, _| !desired.contains_key(target));
@@ -141,13 +148,15 @@ impl<K: StatusResource> StatusWriter<K> {
         self.queue.clear();
         let Some(why) = outage else {
             self.outage = None;
-            return;
+            // Those that are left wait after a failure.
+            return are_written && desired.is_empty();
         };
         if self.outage.is_none() {
             tracing::warn!(why, kind = %K::kind(&()), "cannot write statuses: retrying");
         }
         let backoff = self.outage.get_or_insert_with(|| Backoff::new(RETRY_DELAYS));
         self.paused_until = clock::now() + backoff.next_delay();
+        false
     }
 
     /// Records the result of one write; returns the error if the API server cannot be reached.
@@ -155,12 +164,12 @@ impl<K: StatusResource> StatusWriter<K> {
         &mut self,
         target: StatusTarget,
         mut entry: StatusEntry<K::Status>,
-        result: Result<(), ApplyError>,
+        result: Result<bool, ApplyError>,
         metrics: &Metrics,
     ) -> Option<String> {
         let mut outage = None;
         match result {
-            Ok(()) => self.failures.succeeded(&target),
+            Ok(_) => self.failures.succeeded(&target),
             // It has changed or is another object: it is read again.
             Err(ApplyError::Conflict(_) | ApplyError::Gone(_)) => entry.known = None,
             // It is about this object: the statuses of others are written meanwhile.
@@ -183,15 +192,16 @@ impl<K: StatusResource> StatusWriter<K> {
     }
 }
 
-impl<S: Serialize> StatusEntry<S> {
-    /// Reads the object where it is not known, and writes its status where that is due.
+impl<S: PartialEq + Serialize> StatusEntry<S> {
+    /// Reads the object where it is not known, and writes its status where that is due. Returns
+    /// whether the object has the status now.
     async fn sync<K: StatusResource<Status = S>>(
         &mut self,
         applier: &Applier,
         target: &StatusTarget,
         make: impl Fn(&S) -> S,
         figures_every: Duration,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<bool, ApplyError> {
         let api = applier.api::<K>(&target.namespace);
         let (current, version) = match self.known.take() {
             Some(known) => known,
@@ -199,8 +209,9 @@ impl<S: Serialize> StatusEntry<S> {
         };
         let desired = make(&current);
         if !is_due::<K>(&current, &desired, self.wrote_at, figures_every, clock::now()) {
+            let is_written = current == desired;
             self.known = Some((current, version));
-            return Ok(());
+            return Ok(is_written);
         }
         let patch = json!({
             "apiVersion": K::api_version(&()),
@@ -216,7 +227,7 @@ impl<S: Serialize> StatusEntry<S> {
         let written = applier.apply_status(&api, &target.name, &patch).await?;
         self.known = Some(status_and_version(written));
         self.wrote_at = Some(clock::now());
-        Ok(())
+        Ok(true)
     }
 }
 
