@@ -4,6 +4,7 @@
 mod elections;
 mod figures;
 mod healing;
+mod many_fleets;
 mod side_by_side;
 mod turnover;
 
@@ -15,6 +16,7 @@ use tests::process::{give_up, is_given_up};
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
+use many_fleets::Size;
 
 const HELP: &str = "\
 Runs one script against a WorkerCluster and a plain Deployment, on a real control plane, then times
@@ -25,6 +27,8 @@ Usage: cargo bench -p tests --bench kubernetes [-- OPTIONS]
 Options:
   --runs N   time each change N times (default 10)
   --healing  only how pipelines heal
+  --fleets N only what N WorkerClusters cost, with 25 pods each: processor, memory and requests of
+             the coordinators, idle and in a rollout. 200 take a quarter of an hour
   -h, --help print this
 
 The script: 40 jobs run on 20 workers; at the same moment come a new image, half the workers, the
@@ -78,11 +82,16 @@ struct BenchOptions {
     /// How often each change is timed.
     runs: usize,
     healing_only: bool,
+    /// Only the cost of so many fleets.
+    fleets: Option<usize>,
 }
+
+/// The pods of each of many fleets.
+const PODS_PER_FLEET: usize = 25;
 
 /// The options, or `None` if help is requested.
 fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<BenchOptions>, String> {
-    let (mut runs, mut healing_only) = (10, false);
+    let (mut runs, mut healing_only, mut fleets) = (10, false, None);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             // Cargo passes it to every benchmark.
@@ -93,13 +102,17 @@ fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<BenchOptions>
                 let given = args.next().and_then(|text| text.parse().ok());
                 runs = given.filter(|runs| *runs > 0).ok_or("--runs wants a number above 0")?;
             }
+            "--fleets" => {
+                let given = args.next().and_then(|text| text.parse().ok());
+                fleets = Some(given.filter(|n| *n > 0).ok_or("--fleets wants a number above 0")?);
+            }
             other => return Err(format!("unknown option {other:?}")),
         }
     }
-    Ok(Some(BenchOptions { runs, healing_only }))
+    Ok(Some(BenchOptions { runs, healing_only, fleets }))
 }
 
-async fn bench(BenchOptions { runs, healing_only }: BenchOptions) {
+async fn bench(BenchOptions { runs, healing_only, fleets }: BenchOptions) {
     let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!("==> kubernetes, {build}, {cores} processors, load {}", load());
@@ -107,9 +120,13 @@ async fn bench(BenchOptions { runs, healing_only }: BenchOptions) {
     let begun = Instant::now();
     let Some(plane) = ControlPlane::start() else { return };
     figures.add("start of the control plane", &[begun.elapsed()]);
+    if let Some(fleets) = fleets {
+        let size = Size { fleets, pods: fleets * PODS_PER_FLEET };
+        return many_fleets::measure(&plane, size).await;
+    }
     let access = plane.access();
     if !healing_only {
-        fleets(access, runs, &mut figures).await;
+        worker_clusters(access, runs, &mut figures).await;
     }
     healing::measure(access, runs, &mut figures).await;
     figures.print();
@@ -117,7 +134,7 @@ async fn bench(BenchOptions { runs, healing_only }: BenchOptions) {
 }
 
 /// Everything about WorkerClusters.
-async fn fleets(access: &Access, runs: usize, figures: &mut Figures) {
+async fn worker_clusters(access: &Access, runs: usize, figures: &mut Figures) {
     let plain = side_by_side::plain(access).await;
     let (ours, mut scenario) = side_by_side::ours(access, figures).await;
     side_by_side::print(&plain, &ours);
