@@ -76,15 +76,16 @@ async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn workers_on_a_cordoned_node_get_what_the_others_leave() {
     let Some((fixture, _asked)) = hanging_jobs("preferred", 2).await else { return };
-    // Two workers on two nodes, with room for four jobs; two are allowed.
-    let deployment = format!(
-        r"
+    // Two workers on two nodes. Two jobs are allowed.
+    let manifest = |jobs_per_worker: u32| {
+        format!(
+            r"
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
 metadata: {{name: builds}}
 spec:
   maxJobs: 2
-  maxJobsPerWorker: 2
+  maxJobsPerWorker: {jobs_per_worker}
   workloadRef: {{kind: Deployment, name: builds}}
 ---
 apiVersion: apps/v1
@@ -104,14 +105,19 @@ spec:
         labelSelector: {{matchLabels: {{app: builds}}}}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ",
-        fixture.affinity()
-    );
-    fixture.apply(&deployment);
+            fixture.affinity()
+        )
+    };
+    // One job each: the first worker would begin both before the second one joins.
+    fixture.apply(&manifest(1));
     let slots = |wanted: [u64; 2]| {
         let granted: Vec<u64> = granted(&fixture).into_values().collect();
         (granted == wanted).then_some(())
     };
     eventually("a slot each", || slots([1, 1]));
+    eventually("a job each", || (busy_workers(&fixture).len() == 2).then_some(()));
+    // Now each has room for both.
+    fixture.apply(&manifest(2));
     let pods = fixture.pods();
     let first = pods.iter().map(name).min().expect("a pod");
     let pod = fixture.get("pod", &first).expect("the pod");
