@@ -124,7 +124,7 @@ fn omitted_fields_have_the_documented_defaults() {
         floor: 0,
         lost_after: None,
         rollout_order: RolloutOrder::Newest,
-        class: None,
+        ..Cluster::example()
     };
     assert_eq!(only(&desired.clusters), cluster);
     let set = only(&desired.sets);
@@ -146,7 +146,7 @@ fn every_field_and_every_form_of_a_streams_file_is_read() {
         floor: 1,
         lost_after: Some(Duration::from_secs(3600)),
         rollout_order: RolloutOrder::Fair,
-        class: None,
+        ..Cluster::example()
     };
     assert_eq!(only(&desired.clusters), cluster);
     let set = only(&desired.sets);

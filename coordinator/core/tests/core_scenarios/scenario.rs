@@ -204,7 +204,7 @@ impl CoreScenario {
             } else {
                 RolloutOrder::Newest
             },
-            class: None,
+            ..Cluster::example()
         };
         let name = words.parse_value("name").unwrap_or_else(cluster_name);
         self.desired.clusters.insert(name, Arc::new(cluster));
