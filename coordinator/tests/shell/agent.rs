@@ -209,16 +209,7 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         worker: worker.into(),
         incarnation: 1,
         link: 1,
-        epoch_seen: 0,
-        term_seen: 0,
-        cell: String::new(),
         stops_worker: true,
-        generation: 0,
-        worker_address: String::new(),
-        identity: String::new(),
-        take_over: false,
-        knows_from: 0,
-        version: String::new(),
-        process: None,
+        ..Hello::default()
     }
 }
