@@ -19,7 +19,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
     AgentId, CellId, ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share,
-    ShareKey, StartId, StreamKey, TermId, Token, WorkerName,
+    ShareKey, StartId, StreamKey, TermId, Token, WorkerKey, WorkerName,
 };
 
 use crate::effect::{DrainCancelled, Effect, Notice, WakeReason, Wakeup};
@@ -66,6 +66,32 @@ pub struct Config {
     /// Random offset from 1 to [`INCARNATION_OFFSET_MAX`], in milliseconds, added when another
     /// agent already uses this agent's incarnation, so that two agents never have the same one.
     pub incarnation_offset: u64,
+}
+
+impl Config {
+    /// The first agent of a worker, for tests and examples: it stops its worker, and uses nothing
+    /// that is optional.
+    #[must_use]
+    pub fn example(worker: WorkerKey) -> Self {
+        let WorkerKey { cluster, worker } = worker;
+        Self {
+            cluster,
+            worker,
+            incarnation: Incarnation(1),
+            identity: None,
+            take_over: false,
+            generation: 0,
+            stops_worker: true,
+            address: None,
+            exposes_bindings: false,
+            drain_deadline: None,
+            goodbye_max: Duration::from_secs(5),
+            insists_on_report: false,
+            stays_after_drain: false,
+            ends_worker: false,
+            incarnation_offset: 1,
+        }
+    }
 }
 
 /// The largest such offset, in milliseconds. A later agent's incarnation is its clock: it is lower

@@ -77,7 +77,7 @@
 //!     AgentMessage, CoordinatorMessage, Grant, PoolGrant, Terms, Welcome,
 //! };
 //! use leasehold_types::{
-//!     ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, TermId, Token,
+//!     ClusterName, Epoch, GrantNumber, JobId, LinkNumber, Moment, TermId, Token, WorkerKey,
 //!     WorkerName,
 //! };
 //!
@@ -91,24 +91,11 @@
 //!     }
 //! }
 //!
-//! let config = Config {
+//! let worker = WorkerKey {
 //!     cluster: ClusterName::new("builds").expect("a valid name"),
 //!     worker: WorkerName::new("worker-0").expect("a valid name"),
-//!     incarnation: Incarnation(1),
-//!     stops_worker: true,
-//!     goodbye_max: Duration::from_secs(5),
-//!     incarnation_offset: 1,
-//!     // … and what this agent does not use:
-//! #   identity: None,
-//! #   take_over: false,
-//! #   generation: 0,
-//! #   address: None,
-//! #   exposes_bindings: false,
-//! #   drain_deadline: None,
-//! #   insists_on_report: false,
-//! #   stays_after_drain: false,
-//! #   ends_worker: false,
 //! };
+//! let config = Config { stops_worker: true, ..Config::example(worker) };
 //! let now = Moment(1_000_000_000);
 //! let mut holder = Holder::new(config, Memory::default(), Records(Vec::new()), now);
 //! let job = JobId::new("build-42").expect("a valid id");

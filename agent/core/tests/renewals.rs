@@ -8,8 +8,8 @@ use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms, Welcome,
 };
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
-    StreamName, TermId, Token, WorkerName,
+    ClusterName, Epoch, GrantNumber, LinkNumber, Moment, Nonce, SetName, StreamKey, StreamName,
+    TermId, Token, WorkerKey, WorkerName,
 };
 
 const LINK: LinkNumber = LinkNumber(1);
@@ -80,23 +80,11 @@ fn an_answer_to_a_beat_that_was_not_sent_renews_nothing() {
 
 /// A holder that has reported.
 fn connected(now: Moment) -> Holder<Kept> {
-    let config = Config {
+    let worker = WorkerKey {
         cluster: ClusterName::new("c").expect("a cluster"),
         worker: WorkerName::new("w").expect("a worker"),
-        incarnation: Incarnation(1),
-        generation: 0,
-        identity: None,
-        take_over: false,
-        stops_worker: true,
-        address: None,
-        exposes_bindings: true,
-        drain_deadline: None,
-        goodbye_max: Duration::from_secs(5),
-        insists_on_report: false,
-        stays_after_drain: false,
-        ends_worker: false,
-        incarnation_offset: 1,
     };
+    let config = Config { exposes_bindings: true, ..Config::example(worker) };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);
     holder.handle_open(LINK, now);
     let welcome = Welcome { epoch: EPOCH, term: TermId(0), cell: None, terms: terms() };

@@ -227,23 +227,13 @@ impl Pod {
         self.boots += 1;
         let fresh = Incarnation(u64::from(self.boots) * 100 + self.index as u64 * 10);
         let incarnation = self.memory.incarnation.map_or(fresh, Incarnation::next);
-        let key = self.names.worker(self.index);
         let config = Config {
-            cluster: key.cluster,
-            worker: key.worker,
             incarnation,
-            generation: 0,
             identity: self.names.agent(self.index),
             take_over: self.names.takes_over(self.index),
-            stops_worker: true,
-            address: None,
             exposes_bindings: true,
             drain_deadline: Some(TTL + Duration::from_secs(4)),
-            goodbye_max: Duration::from_secs(5),
-            insists_on_report: false,
-            stays_after_drain: false,
-            ends_worker: false,
-            incarnation_offset: 1,
+            ..Config::example(self.names.worker(self.index))
         };
         let memory = self.memory.clone();
         let (holder, records) =

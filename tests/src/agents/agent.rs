@@ -15,7 +15,7 @@ use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClie
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
 use leasehold_types::{
-    Epoch, Incarnation, JobId, LinkNumber, Moment, Nonce, StartId, StreamKey, WorkerName,
+    Epoch, Incarnation, JobId, LinkNumber, Moment, Nonce, StartId, StreamKey, WorkerKey,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -185,23 +185,12 @@ impl Driver {
     ) -> Self {
         let AgentIdentity { number, cluster, worker, token } = identity;
         let (events, events_seen) = mpsc::channel(EVENTS_MAX);
-        let config = Config {
+        let key = WorkerKey {
             cluster: cluster.parse().expect("a cluster's name"),
-            worker: worker.parse::<WorkerName>().expect("a worker's name"),
-            incarnation: Incarnation(clock::wall_us() / 1_000),
-            generation: 0,
-            identity: None,
-            take_over: false,
-            stops_worker: true,
-            address: None,
-            exposes_bindings: false,
-            drain_deadline: None,
-            goodbye_max: Duration::from_secs(5),
-            insists_on_report: false,
-            stays_after_drain: false,
-            ends_worker: false,
-            incarnation_offset: 1,
+            worker: worker.parse().expect("a worker's name"),
         };
+        let incarnation = Incarnation(clock::wall_us() / 1_000);
+        let config = Config { incarnation, ..Config::example(key) };
         let now = now();
         let mut holder = Holder::new(config, Memory::default(), Unwritten, now);
         let start: StartId = format!("start-{number}").parse().expect("a start's id");

@@ -17,7 +17,7 @@ use leasehold_types::message::{
 use leasehold_types::share::{Endpoint, Route, WorkerAddress};
 use leasehold_types::{
     CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
-    Share, StreamKey, StreamName, TermId, WorkerName,
+    Share, StreamKey, StreamName, TermId, WorkerKey, WorkerName,
 };
 
 use crate::shown;
@@ -216,22 +216,18 @@ impl HolderScenario {
 }
 
 fn config(incarnation: Incarnation, who: &Options) -> Config {
-    Config {
+    let worker = WorkerKey {
         cluster: ClusterName::new("c").expect("a cluster"),
         worker: WorkerName::new("w").expect("a worker"),
+    };
+    Config {
         incarnation,
-        generation: 0,
-        identity: None,
-        take_over: false,
-        stops_worker: true,
         address: who.address.clone(),
         exposes_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
-        goodbye_max: Duration::from_secs(5),
-        insists_on_report: false,
         stays_after_drain: who.stays_after_drain,
         ends_worker: who.ends_worker,
-        incarnation_offset: 1,
+        ..Config::example(worker)
     }
 }
 

@@ -3,7 +3,6 @@
 //! Invariant: no effect of an agent's dead process is carried out.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use leasehold_agent_core::{
     Config, Effect, Holder, INCARNATION_OFFSET_MAX, Notice, SNAPSHOT_NOT_ABOVE,
@@ -70,8 +69,6 @@ impl World {
         node.incarnation = node.incarnation.max(incarnation);
         node.took_name |= node.takes_name;
         let config = Config {
-            cluster: node.key.cluster.clone(),
-            worker: node.key.worker.clone(),
             incarnation,
             generation: node.generation,
             identity: Some(identity),
@@ -80,11 +77,10 @@ impl World {
             address: node.address.clone(),
             exposes_bindings: node.exposes_bindings,
             drain_deadline: node.drain_deadline,
-            goodbye_max: Duration::from_secs(5),
-            insists_on_report: false,
             stays_after_drain: node.stays,
             ends_worker: node.ends_worker,
             incarnation_offset,
+            ..Config::example(node.key.clone())
         };
         let journal = SimJournal(Rc::clone(&node.disk));
         let holder = Holder::new(config, memory, journal, now);
