@@ -171,8 +171,7 @@ fn seconds(since: Moment, now: Moment) -> u32 {
 mod tests {
     use std::time::Duration;
 
-    use leasehold_types::message::{Beat, DrainPhase, Jobs, Report, ReportedMemory};
-    use leasehold_types::{Epoch, GrantNumber, Incarnation, Nonce};
+    use leasehold_types::message::{Beat, Jobs, Report};
 
     use super::*;
 
@@ -186,16 +185,8 @@ mod tests {
 
     /// The run times in the next report.
     fn reported(clock: &mut JobClock, now: Moment) -> String {
-        let report = AgentMessage::Report(Report {
-            epoch: Epoch(1),
-            nonce: Nonce(1),
-            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-            pool: None,
-            streams: Vec::new(),
-            jobs: Jobs::Running(clock.running()),
-            drain: DrainPhase::Working,
-            failure: None,
-        });
+        let jobs = Jobs::Running(clock.running());
+        let report = AgentMessage::Report(Report { jobs, ..Report::example() });
         attached(clock, report, now).expect("a report has them")
     }
 
@@ -207,17 +198,7 @@ mod tests {
 
     /// A beat that was made while so many jobs ran.
     fn beat_with(running: u32) -> AgentMessage {
-        AgentMessage::Beat(Beat {
-            epoch: Epoch(1),
-            nonce: Nonce(2),
-            applied: GrantNumber(1),
-            pool: None,
-            jobs: Jobs::Running(running),
-            drain: DrainPhase::Working,
-            failure: None,
-            released: Vec::new(),
-            wants_snapshot: false,
-        })
+        AgentMessage::Beat(Beat { jobs: Jobs::Running(running), ..Beat::example() })
     }
 
     /// The total of ended jobs, their run times, and the ages of running ones.

@@ -15,12 +15,11 @@ use leasehold_coordinator_core::effect::{Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, Hello, Jobs, Report,
-    ReportedMemory,
+    AgentMessage, Beat, CoordinatorMessage, Grant, HeldPool, Hello, Report,
 };
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Moment, Nonce, SetName, StreamName, TermId, TimeBounds,
-    WorkerKey, WorkerName,
+    ClusterName, Epoch, Moment, Nonce, SetName, StreamName, TermId, TimeBounds, WorkerKey,
+    WorkerName,
 };
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
@@ -127,16 +126,8 @@ impl LeadingDriver {
         let welcome = self.next().await;
         assert!(matches!(welcome, CoordinatorMessage::Welcome(_)), "{welcome:?}");
         self.nonce = self.nonce.next();
-        self.put(SessionEvent::Agent(AgentMessage::Report(Report {
-            epoch: Epoch(1),
-            nonce: self.nonce,
-            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-            pool: None,
-            streams: Vec::new(),
-            jobs: Jobs::Running(0),
-            drain: DrainPhase::Working,
-            failure: None,
-        })));
+        let report = Report { nonce: self.nonce, ..Report::example() };
+        self.put(SessionEvent::Agent(AgentMessage::Report(report)));
     }
 
     fn beat(&mut self, grant: &Grant) {
@@ -150,15 +141,10 @@ impl LeadingDriver {
             });
         }
         self.put(SessionEvent::Agent(AgentMessage::Beat(Beat {
-            epoch: Epoch(1),
             nonce: self.nonce,
             applied: grant.number,
             pool: self.pool,
-            jobs: Jobs::Running(0),
-            drain: DrainPhase::Working,
-            failure: None,
-            released: Vec::new(),
-            wants_snapshot: false,
+            ..Beat::example()
         })));
     }
 

@@ -217,6 +217,23 @@ pub struct Report {
     pub failure: Option<WorkerFailure>,
 }
 
+impl Report {
+    /// The first report of a worker's first agent, for tests and examples: it holds nothing.
+    #[must_use]
+    pub fn example() -> Self {
+        Self {
+            epoch: Epoch(1),
+            nonce: Nonce(1),
+            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+            pool: None,
+            streams: Vec::new(),
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+            failure: None,
+        }
+    }
+}
+
 /// How far back an agent's journal reaches: what it does not list was given back, as far as the
 /// journal can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,6 +355,24 @@ pub struct Beat {
     pub released: Vec<Release>,
     /// A gap in the grants was seen: send everything again.
     pub wants_snapshot: bool,
+}
+
+impl Beat {
+    /// The beat after [`Report::example`], for tests and examples: nothing was granted.
+    #[must_use]
+    pub fn example() -> Self {
+        Self {
+            epoch: Epoch(1),
+            nonce: Nonce(2),
+            applied: GrantNumber(0),
+            pool: None,
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+            failure: None,
+            released: Vec::new(),
+            wants_snapshot: false,
+        }
+    }
 }
 
 /// A stream lease that was given back; it frees this token and no other.

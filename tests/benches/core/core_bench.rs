@@ -11,8 +11,8 @@ use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::limits::RELEASED_MAX;
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
-    Report, ReportedMemory, StreamState,
+    Beat, CoordinatorMessage, Grant, HeldPool, HeldStream, Hello, Jobs, Release, Report,
+    StreamState,
 };
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Incarnation, Moment, Nonce, StreamKey, TermId, Token,
@@ -336,12 +336,10 @@ impl Agent {
         Report {
             epoch: EPOCH,
             nonce: self.nonce,
-            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
             pool: self.pool,
             streams: self.streams.iter().map(held).collect(),
             jobs: Jobs::Running(self.jobs),
-            drain: DrainPhase::Working,
-            failure: None,
+            ..Report::example()
         }
     }
 
@@ -354,10 +352,8 @@ impl Agent {
             applied: self.applied,
             pool: self.pool,
             jobs: Jobs::Running(self.jobs),
-            drain: DrainPhase::Working,
-            failure: None,
             released: self.released.drain(..told).collect(),
-            wants_snapshot: false,
+            ..Beat::example()
         }
     }
 

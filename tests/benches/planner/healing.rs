@@ -12,12 +12,10 @@ use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Grant, Hello, Jobs, Release, Report, ReportedMemory,
-    StreamState,
+    Beat, CoordinatorMessage, Grant, Hello, Release, Report, StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, Nonce, PipelineName, TermId,
-    WorkerKey, WorkerName,
+    ClusterName, Epoch, Load, Moment, NodeName, Nonce, PipelineName, TermId, WorkerKey, WorkerName,
 };
 
 use crate::{Options, format_time, median, print_row};
@@ -128,22 +126,10 @@ impl Cell {
     }
 
     fn join(&mut self, conn: ConnId, class: &ClusterName, worker: &WorkerName) {
-        let hello = Hello {
-            ..Hello::example(WorkerKey { cluster: class.clone(), worker: worker.clone() })
-        };
-        let report = Report {
-            epoch: Epoch(1),
-            nonce: Nonce(1),
-            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-            pool: None,
-            streams: Vec::new(),
-            jobs: Jobs::Running(0),
-            drain: DrainPhase::Working,
-            failure: None,
-        };
+        let hello = Hello::example(WorkerKey { cluster: class.clone(), worker: worker.clone() });
         self.agents.insert(conn, Agent { nonce: 1, inbox: Vec::new() });
         self.core.handle(Event::Hello(conn, hello, None), NOW);
-        self.core.handle(Event::Report(conn, report), NOW);
+        self.core.handle(Event::Report(conn, Report::example()), NOW);
     }
 
     /// The first worker of the first class is gone; how long the core is at work until all is well.
@@ -218,17 +204,7 @@ impl Agent {
         let released =
             asked.map(|grant| Release { stream: grant.stream, token: grant.token }).collect();
         self.nonce += 1;
-        let beat = Beat {
-            epoch: Epoch(1),
-            nonce: Nonce(self.nonce),
-            applied,
-            pool: None,
-            jobs: Jobs::Running(0),
-            drain: DrainPhase::Working,
-            failure: None,
-            released,
-            wants_snapshot: false,
-        };
+        let beat = Beat { nonce: Nonce(self.nonce), applied, released, ..Beat::example() };
         Some(Event::Beat(conn, beat))
     }
 }

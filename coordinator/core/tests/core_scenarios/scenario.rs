@@ -331,7 +331,7 @@ impl CoreScenario {
             drain,
             failure,
             released: words.list("released").into_iter().map(stream_token).map(release).collect(),
-            wants_snapshot: false,
+            ..Beat::example()
         };
         self.handle(Event::Beat(conn, beat));
     }

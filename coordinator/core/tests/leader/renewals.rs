@@ -7,9 +7,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Grant, Jobs, Report, ReportedMemory,
-};
+use leasehold_types::message::{Beat, CoordinatorMessage, Grant, Report};
 use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce, TermId};
 
 use super::fixture::{desired, hello, worker};
@@ -84,17 +82,7 @@ impl World {
         match message {
             CoordinatorMessage::Welcome(_) => {
                 agent.nonce = Nonce(1);
-                let report = Report {
-                    epoch: Epoch(1),
-                    nonce: Nonce(1),
-                    memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-                    pool: None,
-                    streams: Vec::new(),
-                    jobs: Jobs::Running(0),
-                    drain: DrainPhase::Working,
-                    failure: None,
-                };
-                self.take(Event::Report(conn, report));
+                self.take(Event::Report(conn, Report::example()));
             }
             CoordinatorMessage::Grant(Grant { number, nonce, streams, .. }) => {
                 (agent.applied, agent.echoed) = (number, nonce);
@@ -109,17 +97,7 @@ impl World {
         let mut beats = Vec::new();
         for (conn, agent) in &mut self.agents {
             agent.nonce = agent.nonce.next();
-            let beat = Beat {
-                epoch: Epoch(1),
-                nonce: agent.nonce,
-                applied: agent.applied,
-                pool: None,
-                jobs: Jobs::Running(0),
-                drain: DrainPhase::Working,
-                failure: None,
-                released: Vec::new(),
-                wants_snapshot: false,
-            };
+            let beat = Beat { nonce: agent.nonce, applied: agent.applied, ..Beat::example() };
             beats.push((*conn, beat));
         }
         beats.into_iter().for_each(|(conn, beat)| self.take(Event::Beat(conn, beat)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{
-    Beat, DrainOrder, DrainPhase, Grant, HeldStream, Hello, Jobs, Release, Report, ReportedMemory,
+    Beat, DrainOrder, DrainPhase, Grant, HeldStream, Hello, Release, Report, ReportedMemory,
     StreamState,
 };
 use leasehold_types::share::{Route, WorkerAddress};
@@ -116,16 +116,13 @@ impl Agent {
         });
         let report = Report {
             epoch,
-            nonce: Nonce(1),
             memory: ReportedMemory {
                 knows_from: Incarnation(self.knows_from),
                 aged: self.knows_from == 0,
             },
-            pool: None,
             streams: held.collect(),
-            jobs: Jobs::Running(0),
             drain: self.drain,
-            failure: None,
+            ..Report::example()
         };
         [Event::Hello(conn, hello, None), Event::Report(conn, report)]
     }
@@ -209,12 +206,9 @@ impl Agent {
             epoch: self.epoch,
             nonce: Nonce(self.nonce),
             applied: self.applied,
-            pool: None,
-            jobs: Jobs::Running(0),
             drain: self.drain,
-            failure: None,
             released: std::mem::take(&mut self.released),
-            wants_snapshot: false,
+            ..Beat::example()
         };
         Event::Beat(self.conn, beat)
     }

@@ -215,8 +215,8 @@ mod tests {
     use leasehold_coordinator_core::desired::Cluster;
     use leasehold_coordinator_core::effect::Effect;
     use leasehold_coordinator_core::event::Elected;
-    use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, Report, ReportedMemory};
-    use leasehold_types::{Epoch, GrantNumber, Incarnation, Nonce, TermId, WorkerName};
+    use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, Report};
+    use leasehold_types::{Epoch, Nonce, TermId, WorkerName};
 
     use super::*;
 
@@ -270,37 +270,13 @@ mod tests {
 
         fn report(&mut self) -> Vec<String> {
             self.nonce = self.nonce.next();
-            self.turn(Event::Report(
-                CONN,
-                Report {
-                    epoch: Epoch(1),
-                    nonce: self.nonce,
-                    memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-                    pool: None,
-                    streams: Vec::new(),
-                    jobs: Jobs::Running(0),
-                    drain: DrainPhase::Working,
-                    failure: None,
-                },
-            ))
+            self.turn(Event::Report(CONN, Report { nonce: self.nonce, ..Report::example() }))
         }
 
         fn beat(&mut self, jobs: u32, drain: DrainPhase) -> Vec<String> {
             self.nonce = self.nonce.next();
-            self.turn(Event::Beat(
-                CONN,
-                Beat {
-                    epoch: Epoch(1),
-                    nonce: self.nonce,
-                    applied: GrantNumber(0),
-                    pool: None,
-                    jobs: Jobs::Running(jobs),
-                    drain,
-                    failure: None,
-                    released: Vec::new(),
-                    wants_snapshot: false,
-                },
-            ))
+            let (nonce, jobs) = (self.nonce, Jobs::Running(jobs));
+            self.turn(Event::Beat(CONN, Beat { nonce, jobs, drain, ..Beat::example() }))
         }
     }
 

@@ -366,8 +366,8 @@ fn invalid(message: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
-    use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
+    use leasehold_types::message::HeldStream;
+    use leasehold_types::{Epoch, StreamKey, StreamName, Token};
 
     use super::*;
 
@@ -377,22 +377,8 @@ mod tests {
             let set = SetName::new(set).expect("a name");
             let stream = StreamKey { set, stream: StreamName::first() };
             let token = Token { epoch: Epoch(1), seq: 1 };
-            Report {
-                epoch: Epoch(1),
-                nonce: Nonce(1),
-                memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
-                pool: None,
-                streams: vec![HeldStream {
-                    stream,
-                    token,
-                    pinned: false,
-                    revoked: false,
-                    load: None,
-                }],
-                jobs: Jobs::Running(0),
-                drain: DrainPhase::Working,
-                failure: None,
-            }
+            let held = HeldStream { stream, token, pinned: false, revoked: false, load: None };
+            Report { streams: vec![held], ..Report::example() }
         };
         let claims = |set, cluster: &str| {
             let cluster = ClusterName::new(cluster).expect("a name");
