@@ -122,16 +122,9 @@
 //! // The snapshot: two slots, until a ttl after the report was sent.
 //! let token = Token { epoch, seq: 1 };
 //! let grant = Grant {
-//!     epoch,
-//!     number: GrantNumber(1),
-//!     nonce: nonce.expect("a report"),
-//!     terms,
 //!     snapshot: true,
 //!     pool: Some(PoolGrant { token, size: 2, floor: 0 }),
-//!     streams: Vec::new(),
-//!     drain: None,
-//!     fresh: false,
-//!     newer_generation: None,
+//!     ..Grant::renewal(epoch, GrantNumber(1), nonce.expect("a report"), terms)
 //! };
 //! holder.handle_message(link, CoordinatorMessage::Grant(grant), now);
 //! assert_eq!(holder.begin_job(job, now), Ok(token));

@@ -144,16 +144,10 @@ fn granted(
         Some(StreamGrant { stream: key(number), token: token(number), state, share: None })
     };
     CoordinatorMessage::Grant(Grant {
-        epoch: EPOCH,
-        number: GrantNumber(number),
-        nonce,
-        terms: terms(),
         snapshot,
         pool: snapshot.then_some(PoolGrant { token: token(STREAMS), size: 1, floor: 0 }),
         streams: (0..STREAMS).filter_map(stream).collect(),
-        drain: None,
-        fresh: false,
-        newer_generation: None,
+        ..Grant::renewal(EPOCH, GrantNumber(number), nonce, terms())
     })
 }
 

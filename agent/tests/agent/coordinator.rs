@@ -266,34 +266,19 @@ impl Session {
             state,
         });
         let grant = Grant {
-            epoch: self.coordinator.epoch,
-            number,
-            nonce: self.nonce,
-            terms: TERMS,
             snapshot,
             pool: wanted.pool,
             streams: streams.collect(),
             drain: wanted.drain,
             fresh: snapshot && self.new,
-            newer_generation: None,
+            ..Grant::renewal(self.coordinator.epoch, number, self.nonce, TERMS)
         };
         self.send(CoordinatorMessage::Grant(grant)).await;
     }
 
     async fn renew(&mut self) {
         let number = self.next_number();
-        let grant = Grant {
-            epoch: self.coordinator.epoch,
-            number,
-            nonce: self.nonce,
-            terms: TERMS,
-            snapshot: false,
-            pool: None,
-            streams: Vec::new(),
-            drain: None,
-            fresh: false,
-            newer_generation: None,
-        };
+        let grant = Grant::renewal(self.coordinator.epoch, number, self.nonce, TERMS);
         self.send(CoordinatorMessage::Grant(grant)).await;
     }
 

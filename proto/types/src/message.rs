@@ -411,6 +411,25 @@ pub struct Grant {
     pub newer_generation: Option<u64>,
 }
 
+impl Grant {
+    /// A plain renewal, for tests and examples.
+    #[must_use]
+    pub fn renewal(epoch: Epoch, number: GrantNumber, nonce: Nonce, terms: Terms) -> Self {
+        Self {
+            epoch,
+            number,
+            nonce,
+            terms,
+            snapshot: false,
+            pool: None,
+            streams: Vec::new(),
+            drain: None,
+            fresh: false,
+            newer_generation: None,
+        }
+    }
+}
+
 /// A pool lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolGrant {

@@ -237,22 +237,11 @@ mod tests {
 
     fn grant(epoch: u64) -> Box<CoordinatorMessage> {
         let second = Duration::from_secs(1);
+        let terms =
+            Terms { ttl: second * 10, beat: second, reserve: second * 11, drain_deadline: second };
         Box::new(CoordinatorMessage::Grant(Grant {
-            epoch: Epoch(epoch),
-            number: GrantNumber(1),
-            nonce: Nonce(1),
-            terms: Terms {
-                ttl: second * 10,
-                beat: second,
-                reserve: second * 11,
-                drain_deadline: second,
-            },
             snapshot: true,
-            fresh: false,
-            newer_generation: None,
-            pool: None,
-            streams: Vec::new(),
-            drain: None,
+            ..Grant::renewal(Epoch(epoch), GrantNumber(1), Nonce(1), terms)
         }))
     }
 
