@@ -28,7 +28,7 @@ Options:
   --runs N   time each change N times (default 10)
   --healing  only how pipelines heal
   --fleets N only what N WorkerClusters cost, with 25 pods each: processor, memory and requests of
-             the coordinators, idle and in a rollout. 200 take a quarter of an hour
+             the coordinators, idle and in a rollout. 200 take five minutes
   -h, --help print this
 
 The script: 40 jobs run on 20 workers; at the same moment come a new image, half the workers, the
