@@ -109,7 +109,8 @@ pub(crate) fn rerun<L: Language>(path: &Path, text: &str) -> String {
     fresh.trim_end().to_owned() + "\n"
 }
 
-/// The lines that differ, with those around them, below file and line; empty if there are none.
+/// The differing lines with their context, each group under its file and line; empty if the texts
+/// are the same.
 pub(crate) fn difference(path: &Path, recorded: &str, fresh: &str) -> String {
     let mut shown = String::new();
     let diff = TextDiff::from_lines(recorded, fresh);

@@ -39,7 +39,7 @@ pub(super) struct ClusterChanges {
     desired: Arc<Desired>,
 }
 
-/// The facts of a worker that reconcilers act on. How many jobs it runs is none of them.
+/// The facts of a worker that reconcilers act on: whether it runs jobs, and not how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WorkerFacts {
     presence: Presence,

@@ -1,5 +1,6 @@
 //! The caches of the objects that fleets create or adopt.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::stream::{SelectAll, select_all};
@@ -73,7 +74,7 @@ impl WorkloadCaches {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
         };
-        let of_kind = |(kind, keys): (&'static str, std::collections::BTreeSet<ObjectKey>)| {
+        let of_kind = |(kind, keys): (&'static str, BTreeSet<ObjectKey>)| {
             keys.into_iter().map(move |key| {
                 let reference = reference(kind, &key);
                 (key, reference)
