@@ -281,6 +281,19 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
+/// The most memory that a process has had in use.
+pub const PEAK_MEMORY: &str = "VmHWM";
+/// The memory that a process has in use now.
+pub const PRESENT_MEMORY: &str = "VmRSS";
+
+/// The memory of a process in KiB, [`PEAK_MEMORY`] or [`PRESENT_MEMORY`]; `None` if it has ended.
+#[must_use]
+pub fn memory_kib(id: u32, which: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let size = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':'))?;
+    size.split_whitespace().next()?.parse().ok()
+}
+
 /// A free address on loopback.
 ///
 /// # Panics

@@ -12,7 +12,6 @@ mod half_message;
 mod kept;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,8 @@ use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{DrainWorkerRequest, GetStatusRequest, GetStatusResponse};
 use serde_json::Value;
 use tests::process::{
-    Agent, Coordinator, Process, Replica, eventually, free_address, get, soon, until_ok,
+    Agent, Coordinator, PEAK_MEMORY, Process, Replica, eventually, free_address, get, memory_kib,
+    soon, until_ok,
 };
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
@@ -119,11 +119,7 @@ impl Fleet {
 
     /// The most memory that the coordinator has used, in KiB.
     fn memory(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.coordinator.process.id());
-        let status = std::fs::read_to_string(Path::new(&path)).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let size = line.expect("a line of it").trim().trim_end_matches(" kB");
-        size.parse().expect("a number")
+        memory_kib(self.coordinator.process.id(), PEAK_MEMORY).expect("it runs")
     }
 
     fn metric(&self, name: &str) -> Option<f64> {

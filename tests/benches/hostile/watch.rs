@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use tests::http;
+use tests::process::{PEAK_MEMORY, memory_kib};
 use tokio::time::{interval, timeout};
 
 use crate::LOOK;
@@ -121,8 +122,8 @@ impl Watch {
             let running = &test_bed.replicas.running[number];
             let memory = running.memory.as_ref().map(|limit| limit.peak_bytes());
             replica.memory_bytes = memory.unwrap_or_default();
-            match resident_bytes(running.process.id()) {
-                Some(bytes) => replica.resident_bytes = bytes,
+            match memory_kib(running.process.id(), PEAK_MEMORY) {
+                Some(kib) => replica.resident_bytes = kib * 1024,
                 None => replica.ended = true,
             }
         }
@@ -176,13 +177,6 @@ async fn counted(test_bed: &TestBed) -> Result<[(u64, u64); REPLICAS]> {
     }
     let of = |number, is_all| buckets.get(&(number, is_all)).copied().unwrap_or_default();
     Ok(std::array::from_fn(|number| (of(number, true), of(number, false))))
-}
-
-/// The most memory that a process has had in use; none if it has ended.
-fn resident_bytes(id: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// How busy the machine is: the mean numbers of processes that ran or waited in the last minute,

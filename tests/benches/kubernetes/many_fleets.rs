@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::kube::{Access, ControlPlane, HollowNode, NoProcesses, Replicas, TokenFor};
-use tests::process::soon;
+use tests::process::{PRESENT_MEMORY, memory_kib, soon};
 
 use crate::namespace;
 
@@ -169,7 +169,7 @@ fn report(what: &str, ids: [u32; 2], before: &[Usage; 2], log: &PathBuf) {
         let now = usage(id, log);
         let seconds = (now.at - before.at).as_secs_f64();
         let percent = (now.processor_s - before.processor_s) / seconds * 100.0;
-        let memory = memory_mib(id);
+        let memory = memory_kib(id, PRESENT_MEMORY).expect("it runs") / 1024;
         let _ = write!(line, " {name} {percent:.1} % of a core, {memory} MiB;");
     }
     let now = usage(ids[0], log);
@@ -180,12 +180,4 @@ fn report(what: &str, ids: [u32; 2], before: &[Usage; 2], log: &PathBuf) {
         rate(now.requests, before[0].requests),
         rate(now.writes, before[0].writes),
     );
-}
-
-/// The memory that a process uses now, in MiB.
-fn memory_mib(id: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-    let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
-    kib.expect("a number of KiB") / 1024
 }

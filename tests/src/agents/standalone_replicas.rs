@@ -9,7 +9,7 @@ use leasehold_demo::clock;
 use leasehold_types::Moment;
 use rustix::process::Signal;
 
-use crate::process::{Replica, eventually, free_address, get};
+use crate::process::{PEAK_MEMORY, Replica, eventually, free_address, get, memory_kib};
 
 /// The cluster of all agents.
 pub const CLUSTER: &str = "bench";
@@ -118,12 +118,7 @@ impl StandaloneReplicas {
 
     /// The most memory that a replica has used, in MiB.
     pub fn memory_mib(&self) -> u64 {
-        let used = |replica: &Replica| {
-            let file = format!("/proc/{}/status", replica.process.id());
-            let text = std::fs::read_to_string(file).ok()?;
-            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
+        let used = |replica: &Replica| memory_kib(replica.process.id(), PEAK_MEMORY);
         self.replicas.iter().filter_map(used).max().unwrap_or(0) / 1024
     }
 

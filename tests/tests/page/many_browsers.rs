@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tests::command_line::{CommandLine, MANIFESTS, start_job};
-use tests::process::{HANG, get};
+use tests::process::{HANG, PEAK_MEMORY, get, memory_kib};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
@@ -124,7 +124,7 @@ fn watchers_beyond_the_limit_get_503_and_the_leader_and_open_pages_go_on() {
     assert!(metrics.lines().any(|line| line == "leasehold_leader 1"), "it leads");
     let elections = CommandLine(&fixture.coordinator).line("events --kind elected -o json");
     assert_eq!(elections.matches("CHANGE_KIND_ELECTED").count(), 1, "{elections}");
-    let memory = memory_kib(fixture.coordinator.process.id());
+    let memory = memory_kib(fixture.coordinator.process.id(), PEAK_MEMORY).expect("it runs");
     assert!(memory < MEMORY_MAX_KIB, "{memory} KiB");
 
     // A page that finds no place says so, and comes in once there is one.
@@ -138,11 +138,4 @@ fn watchers_beyond_the_limit_get_503_and_the_leader_and_open_pages_go_on() {
     drop((open, more));
     fixture.browser.until("a live page once there is a place", LIVE, &[]);
     fixture.has(&cell("builds/worker-0"), &[("state", "working"), ("running", "1")]);
-}
-
-/// The most memory that a process has used.
-fn memory_kib(id: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
 }
