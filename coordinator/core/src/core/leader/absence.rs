@@ -50,12 +50,12 @@ impl Leader {
             self.timers.set(at, Timer::Silence(key.clone()));
             return;
         }
-        if !worker.lost {
+        if !worker.is_lost() {
             if let Some(mut account) = self.ledger.account_mut(key) {
                 account.silent();
             }
             if let Some(worker) = self.worker_mut(key) {
-                worker.lost = true;
+                worker.set_lost();
             }
             self.replica.notice(Notice::Lost(key.clone()));
             self.lose_worker(key, now);
@@ -173,8 +173,8 @@ impl AbsenceRules<'_> {
             return false;
         }
         let Some(worker) = self.facts.observed(key) else { return true };
-        let session = worker.session.as_ref();
-        let is_awaited = session.is_some_and(|session| self.sessions.awaits(session.conn));
-        !is_awaited && (worker.lost || (!worker.reported && session.is_none()))
+        let session = worker.session();
+        let is_awaited = session.is_some_and(|session| self.sessions.awaits(session.conn()));
+        !is_awaited && (worker.is_lost() || (!worker.has_reported() && session.is_none()))
     }
 }

@@ -9,6 +9,7 @@ use leasehold_types::{Moment, WorkerKey};
 use super::Leader;
 use crate::core::turn_budget::STEP;
 use crate::effect::{Freed, Notice};
+use crate::observed::Session;
 
 impl Leader {
     /// The platform has declared these workers gone: ends their accounts, one after the other.
@@ -49,7 +50,7 @@ impl Leader {
     fn begin_ending(&mut self, key: &WorkerKey, now: Moment) {
         self.pending_frees.begin_account(key);
         if let Some(worker) = self.worker_mut(key) {
-            worker.lost = true;
+            worker.set_lost();
             self.pool_changed(key);
         }
         self.lose_worker(key, now);
@@ -86,8 +87,8 @@ impl Leader {
         self.ended(ended, Freed::Gone, now);
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.remove_worker(&key.worker));
-        let conn = worker.as_ref().and_then(|worker| worker.session.as_ref());
-        if let Some(conn) = conn.map(|session| session.conn) {
+        let conn = worker.as_ref().and_then(|worker| worker.session());
+        if let Some(conn) = conn.map(Session::conn) {
             self.forget_conn(conn);
             let message = format!("worker {key} was declared gone");
             self.replica.refuse(conn, RefusalReason::GoAway, message);

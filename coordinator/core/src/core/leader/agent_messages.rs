@@ -12,7 +12,7 @@ use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Freed, Notice};
 use crate::event::ConnId;
-use crate::observed::{FailureChange, Worker};
+use crate::observed::{BeatChanges, FailureChange, Worker};
 
 /// The rule that an agent breaks which reports again.
 const SECOND_REPORT: &str = "a second report on one connection";
@@ -22,9 +22,10 @@ impl Leader {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let epoch = self.ledger.epoch();
         let Some(worker) = self.clusters.worker_mut(&key) else { return };
-        let Some(session) = worker.session.as_mut() else { return };
-        if session.reported || report.epoch != epoch {
-            let rule = if session.reported { SECOND_REPORT } else { "a report of another epoch" };
+        let Some(session) = worker.session() else { return };
+        if session.has_reported() || report.epoch != epoch {
+            let rule =
+                if session.has_reported() { SECOND_REPORT } else { "a report of another epoch" };
             return self.disconnect_offender(conn, &key, rule);
         }
         if self.sessions.adoption(conn).is_some() {
@@ -65,12 +66,13 @@ impl Leader {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
         let Some(worker) = self.clusters.worker_mut(&key) else { return };
-        let Some(session) = worker.session.as_mut() else { return };
-        if session.reported && beat.nonce <= session.nonce {
+        let Some(session) = worker.session() else { return };
+        if session.has_reported() && beat.nonce <= session.nonce() {
             return;
         }
-        let is_next = beat.nonce == session.nonce.next() || mutation::on(Mutation::GapInBeatsTaken);
-        let rule = if !session.reported {
+        let is_next =
+            beat.nonce == session.nonce().next() || mutation::on(Mutation::GapInBeatsTaken);
+        let rule = if !session.has_reported() {
             Some("a beat before the report")
         } else if beat.epoch != self.ledger.epoch() {
             Some("a beat of another epoch")
@@ -80,13 +82,8 @@ impl Leader {
         if let Some(rule) = rule {
             return self.disconnect_offender(conn, &key, rule);
         }
-        session.nonce = beat.nonce;
-        session.snapshot_due |= beat.wants_snapshot;
-        let was = worker.drain;
         let had_begun = worker.has_begun_drain();
-        worker.drain = was.max(beat.drain);
-        let found = std::mem::replace(&mut worker.lost, false);
-        let takes_nothing = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
+        let BeatChanges { is_back, takes_nothing } = worker.record_beat(&beat);
         let mut account = self.ledger.open(&key, now);
         account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
@@ -103,7 +100,8 @@ impl Leader {
             self.ended(ended, Freed::Released, now);
         }
         self.outgoing.mark_unanswered(key.clone());
-        let acknowledged = self.worker_mut(&key).map(|worker| worker.acknowledge(beat.applied));
+        let worker = self.worker_mut(&key);
+        let acknowledged = worker.map(|worker| worker.streams_mut().acknowledge(beat.applied));
         for stream in acknowledged.unwrap_or_default() {
             self.pipelines.leases_changed(&stream);
         }
@@ -118,11 +116,11 @@ impl Leader {
         if takes_nothing {
             self.check_claims_of(&key, ClaimCheck::Plan);
         }
-        if takes_nothing || found {
+        if takes_nothing || is_back {
             self.pool_changed(&key);
             self.plan_soon(&key.cluster, now);
         }
-        if found {
+        if is_back {
             self.schedule_silence_check(&key);
             self.pipelines.recheck_class(&key.cluster, &self.replica);
         }
@@ -132,9 +130,9 @@ impl Leader {
     /// The connection takes a message again.
     pub(in crate::core) fn sent(&mut self, conn: ConnId) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
-        let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
-        if let Some(session) = session.filter(|session| session.conn == conn) {
-            session.writable = true;
+        let session = self.worker_mut(&key).and_then(Worker::session_mut);
+        if let Some(session) = session.filter(|session| session.conn() == conn) {
+            session.written();
             self.outgoing.mark_unanswered(key);
         }
     }

@@ -71,7 +71,7 @@ impl AgentRules<'_> {
         let worker = cluster.workers().get(&key.worker);
         let account = self.facts.ledger.account(key);
         let registered = account.map(|account| account.exposure.incarnation);
-        let newest = worker.map(|worker| worker.incarnation).max(registered);
+        let newest = worker.map(Worker::incarnation).max(registered);
         if let Some(newest) = newest.filter(|newest| {
             hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
         }) {
@@ -79,14 +79,14 @@ impl AgentRules<'_> {
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
         let Some(worker) = worker else { return self.check_limit(&key.cluster) };
-        let newest = worker.incarnation;
-        let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
-        if session.is_some_and(|session| hello.link <= session.link) {
+        let newest = worker.incarnation();
+        let session = worker.session().filter(|_| hello.incarnation == newest);
+        if session.is_some_and(|session| hello.link <= session.link()) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
         }
         // An agent counts its links upwards, so a lower or repeated number is from another agent
         // with the same incarnation.
-        let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
+        let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link();
         if twin {
             let message = format!("another agent of {key} has incarnation {newest}");
             return Err((RefusalReason::NewerIncarnation(newest), message));
@@ -170,14 +170,15 @@ impl AgentRules<'_> {
     /// while leases from a predecessor may last. After that its connection may be broken without a
     /// sign.
     fn is_alive(&self, key: &WorkerKey) -> bool {
-        let session = self.facts.observed(key).and_then(|worker| worker.session.as_ref());
+        let session = self.facts.observed(key).and_then(Worker::session);
         let ledger = self.facts.ledger;
         let unreported =
             ledger.unreported_until(key).is_some_and(|until| self.facts.replica.heard < until);
         let sessions = self.sessions;
         let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
-        let greets = session
-            .is_some_and(|session| !session.reported && (unreported || awaited(session.conn)));
+        let greets = session.is_some_and(|session| {
+            !session.has_reported() && (unreported || awaited(session.conn()))
+        });
         let comes_back =
             ledger.comes_back_until(key).is_some_and(|until| self.facts.replica.heard < until);
         greets || comes_back || self.facts.replica.heard < ledger.free_at(key)
@@ -191,10 +192,10 @@ impl AgentRules<'_> {
                 account.map_or(Incarnation(0), |account| account.exposure.incarnation);
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
-        let Worker { incarnation, peer, named_at, session, .. } = worker;
-        let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
-        let secs = now.since(named_at.unwrap_or(now)).as_secs();
-        let gone = match session {
+        let incarnation = worker.incarnation();
+        let at = worker.peer().map(|peer| format!(" at {peer}")).unwrap_or_default();
+        let secs = now.since(worker.named_at().unwrap_or(now)).as_secs();
+        let gone = match worker.session() {
             None => "; it is not connected",
             Some(_) => "",
         };
@@ -206,7 +207,7 @@ impl AgentRules<'_> {
 /// granted anything, from the written exposure.
 pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
     match facts.observed(key) {
-        Some(worker) => worker.identity,
+        Some(worker) => worker.identity(),
         None => facts.ledger.account(key)?.exposure.identity,
     }
 }

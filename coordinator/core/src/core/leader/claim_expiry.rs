@@ -73,7 +73,7 @@ impl Leader {
     /// A handover took too long: the next grant says that the stream is no longer renewed.
     fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if let Some(worker) = self.worker_mut(key) {
-            worker.revoking.insert(stream.clone());
+            worker.streams_mut().revoke(stream.clone());
             self.outgoing.mark(key.clone());
         }
     }

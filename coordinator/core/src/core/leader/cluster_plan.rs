@@ -92,7 +92,7 @@ impl Leader {
         if !cluster.end_hold() {
             return;
         }
-        let lost = cluster.workers().iter().filter(|(_, worker)| worker.lost);
+        let lost = cluster.workers().iter().filter(|(_, worker)| worker.is_lost());
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };

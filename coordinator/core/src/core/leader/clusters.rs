@@ -75,7 +75,7 @@ impl Clusters {
     pub(super) fn wait_for_slots(&mut self, key: &WorkerKey, avoided: bool) {
         let Some(cluster) = self.all.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get(&key.worker) else { return };
-        cluster.pools.wait_for_slots((avoided, Reverse(worker.generation)), &key.worker);
+        cluster.pools.wait_for_slots((avoided, Reverse(worker.generation())), &key.worker);
     }
 
     /// The newest generation whose workers get slots before this one, where it might have more.
@@ -85,8 +85,8 @@ impl Clusters {
         let newest = pools.newest_generation()?;
         let has_budget = spec.class.is_none() && spec.jobs_max > 0;
         let takes_jobs = has_budget && worker.is_working() && worker.is_connected();
-        let has_all = worker.target.is_some_and(|size| size >= spec.jobs_per_worker_max);
-        (takes_jobs && !has_all && newest > worker.generation).then_some(newest)
+        let has_all = worker.target().is_some_and(|size| size >= spec.jobs_per_worker_max);
+        (takes_jobs && !has_all && newest > worker.generation()).then_some(newest)
     }
 
     /// Brings the clusters up to what is desired. Returns those that may need a plan.
@@ -218,8 +218,8 @@ impl ClusterState {
         // A silent worker cannot be sent anything, so it keeps its size. What a worker has is not
         // known before its first report to this leader, so its target waits for a plan after it.
         let present = if worker.is_working() { account.map_or(0, Account::size) } else { 0 };
-        worker.target = share.or(worker.reported.then_some(present));
-        let Some(target) = worker.target else { return false };
+        worker.set_target(share.or(worker.has_reported().then_some(present)));
+        let Some(target) = worker.target() else { return false };
         let pool = account.and_then(|account| account.pool);
         let size = pool.map_or(0, |pool| pool.size);
         let floor = self.spec.floor.min(target);

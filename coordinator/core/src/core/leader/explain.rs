@@ -13,6 +13,7 @@ use super::views::{reason, stream_view};
 use crate::core::Core;
 use crate::desired::RolloutOrder;
 use crate::ledger::Account;
+use crate::observed::Worker;
 use crate::view::{
     ClaimPhase, Explanation, PlannedPool, Presence, RefusedAgentView, StreamView, WhatIf,
     WorkerView,
@@ -110,7 +111,7 @@ impl Query<'_> {
         let ledger = self.ledger;
         let (jobs_max, max) = what_if.budget(name, cluster.spec());
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
-        let lost = |key: &WorkerKey| self.observed(key).is_some_and(|worker| worker.lost);
+        let lost = |key: &WorkerKey| self.observed(key).is_some_and(Worker::is_lost);
         let others = ledger
             .accounts_of(name)
             .filter(|(key, _)| !removed(key) && !shares.contains_key(&key.worker));
@@ -125,7 +126,7 @@ impl Query<'_> {
         };
         let order = what_if.rollout_order(name, cluster.spec());
         let generation = |worker| match order {
-            RolloutOrder::Newest => Some(cluster.workers().get(worker)?.generation),
+            RolloutOrder::Newest => Some(cluster.workers().get(worker)?.generation()),
             RolloutOrder::Fair => Some(0),
         };
         let newest = shares.keys().filter_map(generation).max().unwrap_or(0);
@@ -199,13 +200,13 @@ impl Query<'_> {
                  declared gone"
             );
         };
-        if worker.lost {
+        if worker.is_lost() {
             format!("it is lost: {slots} {count} until it reports or is declared gone")
-        } else if !worker.reported {
+        } else if !worker.has_reported() {
             format!("it has not reported yet: {slots} {count}")
         } else if worker.drains() {
             format!("it drains: {slots} {count} until its jobs end")
-        } else if worker.failure.is_some() {
+        } else if worker.failure().is_some() {
             format!("it fails: {slots} {count} until its jobs end")
         } else if !worker.is_connected() {
             format!("it is not connected: {slots} {count}, and it keeps them")

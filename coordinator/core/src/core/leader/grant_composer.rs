@@ -90,15 +90,15 @@ impl<'a> GrantComposer<'a> {
     ) -> Option<(ConnId, Grant)> {
         let account = self.ledger.account(key)?;
         let worker = self.clusters.worker(key)?;
-        let session = worker.session.as_ref()?;
+        let session = worker.session()?;
         let number = account.number.next();
-        let (conn, nonce) = (session.conn, session.nonce);
-        let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
-        let drain = worker.drain_order.filter(|order| session.drain_sent != Some(*order));
+        let (conn, nonce) = (session.conn(), session.nonce());
+        let (snapshot, renews) = (session.is_snapshot_due(), session.is_renewal_due());
+        let drain = worker.drain_order().filter(|order| !session.has_sent(*order));
         if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return None;
         }
-        let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
+        let fresh = snapshot && account.fresh_since == Some(worker.incarnation());
         let epoch = self.ledger.epoch();
 
         // The leases that this grant renews last as long as it says.
@@ -163,12 +163,10 @@ impl<'a> GrantComposer<'a> {
             account.number = number;
         }
         let Some(worker) = self.clusters.worker_mut(key) else { return };
-        let drain_order = worker.drain_order;
-        let Some(session) = worker.session.as_mut() else { return };
-        session.echoed = session.nonce;
-        session.writable = false;
-        session.snapshot_due = false;
-        session.drain_sent = drain_order;
+        let drain_order = worker.drain_order();
+        if let Some(session) = worker.session_mut() {
+            session.grant_sent(drain_order);
+        }
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
@@ -183,7 +181,7 @@ impl<'a> GrantComposer<'a> {
         let worker = cluster.workers().get(&key.worker)?;
         let unplanned = mutation::on(Mutation::UnplannedPoolIsEmpty).then_some(0);
         // A draining worker takes no job, even if the plan wants some for it.
-        let target = if worker.is_working() { worker.target.or(unplanned)? } else { 0 };
+        let target = if worker.is_working() { worker.target().or(unplanned)? } else { 0 };
         let floor_wanted = cluster.spec().floor;
         let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
@@ -226,11 +224,8 @@ impl<'a> GrantComposer<'a> {
     /// Streams that are revoked, and those that are no longer renewed.
     fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.clusters.worker_mut(key) else { return Vec::new() };
-        let mut news = std::mem::take(&mut worker.revoking);
-        if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
-            worker.revoking = news.split_off(&later);
-        }
-        news.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
+        let revoked = worker.streams_mut().take_revoked(STREAMS_PER_GRANT_MAX);
+        revoked.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
     }
 
     fn revocation(
@@ -287,17 +282,16 @@ impl<'a> GrantComposer<'a> {
         let Some(worker) = self.clusters.worker(key).filter(|worker| worker.owns_streams()) else {
             return Vec::new();
         };
-        let incarnation = worker.incarnation;
-        let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
+        let incarnation = worker.incarnation();
+        let stops_worker = worker.stops_worker() || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
         // A worker's shares are few: all of them are checked.
         let most = match self.replica.class(&key.cluster) {
             Some(_) => usize::MAX,
             None => STREAMS_PER_GRANT_MAX,
         };
-        let more = worker.wants.len() > most;
-        let wants: Vec<_> = worker.wants.iter().take(most).cloned().collect();
-        for stream in wants {
+        let (wanted, more) = worker.streams().wanted(most);
+        for stream in wanted {
             let wanted = self.rules().planned_lease(&stream).filter(|wanted| wanted.is_for(key));
             let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
             let Some((timeless, load)) = wanted else {
@@ -344,7 +338,7 @@ impl<'a> GrantComposer<'a> {
         let Some(worker) = clusters.worker_mut(key) else { return Vec::new() };
         let mut updates = Vec::new();
         while budget.is_left()
-            && let Some(stream) = worker.reroutes.pop_first()
+            && let Some(stream) = worker.streams_mut().take_rerouted()
         {
             updates.extend(pipelines.route_update(stream, key, budget, ledger, now));
         }
@@ -353,7 +347,10 @@ impl<'a> GrantComposer<'a> {
 
     /// The route of a share that is revoked, if the route has changed.
     fn changed_route(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<Arc<Share>> {
-        self.clusters.worker_mut(key)?.reroutes.take(stream)?;
+        let has_changed = self.clusters.worker_mut(key)?.streams_mut().route_sent(stream);
+        if !has_changed {
+            return None;
+        }
         let load = self.ledger.claim(stream, key)?.load?;
         self.pipelines.share_for_grant(stream, load)
     }
@@ -366,14 +363,14 @@ impl<'a> GrantComposer<'a> {
         let claim = self.ledger.claim(stream, key);
         let number = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
         if let Some(worker) = self.clusters.worker_mut(key) {
-            worker.unacknowledged.insert((number, stream.clone()));
+            worker.streams_mut().await_acknowledgement(number, stream.clone());
         }
         self.pipelines.leases_changed(stream);
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
         if let Some(worker) = self.clusters.worker_mut(key) {
-            worker.wants.remove(stream);
+            worker.streams_mut().unwant(stream);
         }
     }
 
@@ -387,9 +384,8 @@ impl<'a> GrantComposer<'a> {
             return;
         }
         if let Some(worker) = self.clusters.worker_mut(key)
-            && worker.wants.remove(stream)
+            && worker.streams_mut().block(stream)
         {
-            worker.blocked.insert(stream.clone());
             self.composed.is_blocked = true;
         }
     }
@@ -415,7 +411,7 @@ impl<'a> GrantComposer<'a> {
         });
         let streams = streams.collect();
         if let Some(worker) = self.clusters.worker_mut(key) {
-            worker.reroutes.extend(follow);
+            follow.into_iter().for_each(|share| worker.streams_mut().reroute(share));
         }
         streams
     }

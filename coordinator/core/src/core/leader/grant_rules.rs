@@ -60,7 +60,7 @@ impl<'a> GrantRules<'a> {
     /// Whether no other leader can have granted, or can still grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &Worker) -> bool {
         let confirmed = |at| self.facts.ledger.confirmed_since(at);
-        worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
+        worker.no_epoch_since().is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// The terms for one agent; none before its exposure is stored.
@@ -72,12 +72,12 @@ impl<'a> GrantRules<'a> {
         // A successor learns of this agent only from an entry for it, and not from one for an older
         // agent.
         let written =
-            exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
+            exposure.incarnation >= worker.incarnation() || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // The exposure that is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
         // A message to a lost worker may still arrive, and must not put off the end of its leases.
-        let known = if worker.lost { account.ttl } else { Duration::MAX };
+        let known = if worker.is_lost() { account.ttl } else { Duration::MAX };
         let ttl = cluster.spec().ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = Cluster { ttl, ..(**cluster.spec()).clone() };

@@ -32,7 +32,7 @@ impl Leader {
     fn next_recipient(&mut self) -> Option<WorkerKey> {
         let clusters = &self.clusters;
         let generation =
-            |key: &WorkerKey| clusters.worker(key).map_or(0, |worker| worker.generation);
+            |key: &WorkerKey| clusters.worker(key).map_or(0, |worker| worker.generation());
         // Free slots go to the newest generation first.
         self.outgoing.next(self.replica.budget.left(), generation)
     }
@@ -48,15 +48,14 @@ impl Leader {
 
     /// See the mutation.
     fn any_session_is_slow(&self) -> bool {
-        let sessions =
-            self.sessions.workers().filter_map(|key| self.observed(key)?.session.as_ref());
-        sessions.into_iter().any(|session| session.reported && !session.writable)
+        let sessions = self.sessions.workers().filter_map(|key| self.observed(key)?.session());
+        sessions.into_iter().any(|session| session.has_reported() && !session.is_writable())
     }
 
     fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
-        let session = worker.session.as_ref();
-        if !session.is_some_and(|session| session.reported && session.writable) {
+        let session = worker.session();
+        if !session.is_some_and(|session| session.has_reported() && session.is_writable()) {
             return;
         }
         if !self.grant_rules().is_confirmed(worker) {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
-use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
+use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -45,7 +45,7 @@ impl Leader {
             self.closed(conn);
             self.replica.refuse(conn, reason, message);
         } else if let Some(worker) = self.worker_mut(&key) {
-            worker.agent = agent;
+            worker.set_agent(agent);
         }
     }
 
@@ -89,7 +89,7 @@ impl Leader {
         if let Some(worker) = self.worker_mut(key) {
             worker.set_name(hello.identity, peer, now);
             if key.worker.is_former() {
-                worker.drain_order = Some(DrainOrder::Drain);
+                worker.order_drain();
             }
         }
         self.await_welcome(conn, key);

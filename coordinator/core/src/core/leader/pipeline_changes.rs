@@ -52,7 +52,7 @@ impl Leader {
         }
         for (stream, key) in reroutes {
             if let Some(worker) = self.worker_mut(&key) {
-                worker.reroutes.insert(stream);
+                worker.streams_mut().reroute(stream);
                 self.outgoing.mark(key);
             }
         }

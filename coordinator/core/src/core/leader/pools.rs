@@ -183,11 +183,11 @@ pub(super) fn pool_facts(
     avoided: bool,
 ) -> PoolFacts {
     let present = account.size();
-    let wanted = worker.target.unwrap_or(present);
+    let wanted = worker.target().unwrap_or(present);
     let generation = match order {
         RolloutOrder::Newest if mutation::on(Mutation::GenerationsPassedOver) => 0,
-        RolloutOrder::Fair if mutation::on(Mutation::OrderPassedOver) => worker.generation,
-        RolloutOrder::Newest => worker.generation,
+        RolloutOrder::Fair if mutation::on(Mutation::OrderPassedOver) => worker.generation(),
+        RolloutOrder::Newest => worker.generation(),
         RolloutOrder::Fair => 0,
     };
     PoolFacts { avoided, generation, present, wanted }
@@ -197,7 +197,7 @@ pub(super) fn pool_facts(
 pub(super) fn takes_jobs(worker: &Worker, account: &Account) -> bool {
     worker.is_working()
         && worker.is_connected()
-        && !worker.lost
+        && !worker.is_lost()
         && account.unaccounted.is_none()
         && account.jobs != Jobs::Unknown
 }

@@ -53,7 +53,7 @@ impl Leader {
             mine.find(|claim| !claim.is_orphaned()).is_some_and(|claim| claim.phase == Phase::Held);
         for key in unwanted {
             if let Some(worker) = self.worker_mut(&key) {
-                worker.revoking.insert(stream.clone());
+                worker.streams_mut().revoke(stream.clone());
                 self.outgoing.mark(key);
             }
         }
@@ -74,8 +74,7 @@ impl Leader {
             return;
         }
         if let Some(worker) = self.worker_mut(&key) {
-            worker.blocked.remove(stream);
-            worker.wants.insert(stream.clone());
+            worker.streams_mut().want(stream.clone());
             self.outgoing.mark(key);
         }
     }

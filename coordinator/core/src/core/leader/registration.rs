@@ -50,7 +50,9 @@ impl Leader {
 
     /// Has the worker's exposure stored, if the written one does not cover it.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
-        let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
+        let Some(worker) = self.observed(key).filter(|worker| worker.has_reported()) else {
+            return;
+        };
         if !self.agent_rules().are_former_written(key) {
             return;
         }
@@ -76,7 +78,7 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
     let cluster = clusters.get(&key.cluster)?;
     let account = ledger.account(key)?;
     let lists = replica.cluster_lists.get(&key.cluster);
-    let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
+    let list = lists.map(|lists| &lists[usize::from(worker.stops_worker())]);
     let allows = |sets: SetScope| {
         let all = account.sets.iter();
         all.fold(true, |allowed, (set, (_, timeless))| {
@@ -91,15 +93,15 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
         SetScope::None | SetScope::Listed { .. } | SetScope::Any => SetScope::Any,
     };
     let is_fresh = mutation::on(Mutation::EntrySaysFresh)
-        || (account.fresh_since == Some(worker.incarnation)
-            && account.exposure.incarnation <= worker.incarnation);
+        || (account.fresh_since == Some(worker.incarnation())
+            && account.exposure.incarnation <= worker.incarnation());
     let wanted = Exposure {
-        incarnation: worker.incarnation.max(account.exposure.incarnation),
+        incarnation: worker.incarnation().max(account.exposure.incarnation),
         ttl: cluster.spec().ttl.max(account.ttl),
         jobs_max: cluster.spec().jobs_per_worker_max.max(account.committed()).max(account.size()),
         sets,
-        identity: worker.identity,
-        fresh_agent: worker.agent.filter(|_| is_fresh),
+        identity: worker.identity(),
+        fresh_agent: worker.agent().filter(|_| is_fresh),
     };
     Some(match ledger.unreported_exposure(key) {
         Some(unreported) => replica.lists.joined(&key.cluster, &wanted, unreported),

@@ -27,7 +27,7 @@ impl Leader {
         let ttl =
             self.clusters.get(&key.cluster).map_or(Duration::ZERO, |cluster| cluster.spec().ttl);
         let Some(worker) = self.observed(key) else { return };
-        let incarnation = worker.incarnation;
+        let incarnation = worker.incarnation();
         let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
         let streams = self.ledger.account(key).map_or(0, |account| account.streams.len());
         let most = STEP.min(self.replica.config.slice as usize / 4);
@@ -85,7 +85,7 @@ impl Leader {
             }
             return None;
         };
-        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        let (incarnation, stops_worker) = (worker.incarnation(), worker.stops_worker());
         let capacity = self.replica.class(&key.cluster).map_or(Load::MAX, |class| class.capacity);
         let (adoption, ledger) = (self.sessions.adoption_mut(conn)?, &mut self.ledger);
         let read = adoption.adopt_streams(ledger, incarnation, stops_worker, capacity, most);
@@ -99,7 +99,7 @@ impl Leader {
             return Some(count);
         }
         let adoption = self.sessions.end_adoption(conn)?;
-        if let Some(worker) = self.worker_mut(&key).filter(|worker| worker.session.is_some()) {
+        if let Some(worker) = self.worker_mut(&key).filter(|worker| worker.session().is_some()) {
             worker.adopt_report(adoption.report());
             self.record_failure(&key, adoption.report().failure.clone());
         }
@@ -116,7 +116,7 @@ impl Leader {
     /// Brings the account up to the whole report.
     fn end_adoption(&mut self, key: &WorkerKey, adoption: &Adoption) {
         let Some(worker) = self.observed(key) else { return };
-        let (incarnation, agent) = (worker.incarnation, worker.agent);
+        let (incarnation, agent) = (worker.incarnation(), worker.agent());
         let AdoptedAccount { unreported_ends, unreported_changed } =
             adoption.end(&mut self.ledger, incarnation, agent);
         for at in unreported_ends {

@@ -9,6 +9,7 @@ use super::Leader;
 use super::sessions::EndedSession;
 use crate::effect::{Effect, Notice};
 use crate::event::ConnId;
+use crate::observed::{Session, Worker};
 
 impl Leader {
     /// Forgets a connection that has ended; returns its worker.
@@ -28,7 +29,7 @@ impl Leader {
         let Some(key) = self.forget_conn(conn) else { return };
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
-        worker.session = None;
+        worker.end_session();
         if self.absence_rules().is_missing(&key) {
             self.schedule_give_up(&key);
         }
@@ -44,8 +45,8 @@ impl Leader {
             return self.end_accounts(removed);
         }
         for key in removed {
-            let session = self.observed(&key).and_then(|worker| worker.session.as_ref());
-            let Some(conn) = session.map(|session| session.conn) else { continue };
+            let session = self.observed(&key).and_then(|worker| worker.session());
+            let Some(conn) = session.map(Session::conn) else { continue };
             self.closed(conn);
             let message = format!("the platform has removed worker {key}");
             self.replica.refuse(conn, RefusalReason::GoAway, message);
@@ -54,10 +55,10 @@ impl Leader {
 
     /// Closes the connection of a worker's agent, which dials again.
     pub(super) fn disconnect(&mut self, key: &WorkerKey) {
-        let session = self.worker_mut(key).and_then(|worker| worker.session.take());
+        let session = self.worker_mut(key).and_then(Worker::end_session);
         if let Some(session) = session {
-            self.forget_conn(session.conn);
-            self.replica.effects.push_back(Effect::Close(session.conn));
+            self.forget_conn(session.conn());
+            self.replica.effects.push_back(Effect::Close(session.conn()));
         }
     }
 
@@ -67,8 +68,9 @@ impl Leader {
     pub(super) fn unserved_due(&mut self, conn: ConnId) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let Some(worker) = self.observed(&key) else { return };
-        let waits = worker.session.as_ref();
-        let waits = waits.is_some_and(|session| session.reported && session.snapshot_due);
+        let waits = worker
+            .session()
+            .is_some_and(|session| session.has_reported() && session.is_snapshot_due());
         let for_store = !self.grant_rules().is_confirmed(worker)
             || self.grant_rules().terms_for(&key).is_none();
         if waits && for_store {
@@ -82,9 +84,9 @@ impl Leader {
     /// its agent reported nor unreported leases of an earlier agent.
     pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
-        let heard = worker.session.as_ref().is_none_or(|session| session.reported);
-        let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
-        let conn = worker.session.as_ref().map(|session| session.conn);
+        let heard = worker.session().is_none_or(Session::has_reported);
+        let left = worker.drain() == DrainPhase::Leaving && worker.has_reported() && heard;
+        let conn = worker.session().map(Session::conn);
         let unreported = self.ledger.unreported_until(key);
         if unreported.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnreported) {
             return;
@@ -102,7 +104,7 @@ impl Leader {
                 self.replica.effects.push_back(Effect::Close(conn));
             }
             if let Some(worker) = self.worker_mut(key) {
-                worker.session = None;
+                worker.end_session();
             }
             self.gone(key, now);
         }

@@ -8,7 +8,6 @@ use leasehold_types::{Moment, StreamKey, WorkerKey};
 use super::Leader;
 use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::turn_budget::STEP;
-use crate::merge::merge;
 
 /// Units that one connection costs when the desired state has changed.
 const UNITS_PER_CONN: usize = 4;
@@ -118,9 +117,8 @@ impl Leader {
     pub(super) fn unblock(&mut self, key: &WorkerKey) {
         self.outgoing.unblock(key);
         if let Some(worker) = self.worker_mut(key)
-            && !worker.blocked.is_empty()
+            && worker.streams_mut().unblock()
         {
-            merge(&mut worker.wants, std::mem::take(&mut worker.blocked));
             self.outgoing.mark(key.clone());
         }
     }

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::core::replica::{ReplicaState, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
+use crate::observed::Worker;
 use crate::planner::streams::Unplaced;
 use crate::view::{
     ClaimPhase, ClaimView, ClusterView, Presence, RefusedAgentView, SetSummary, SetView,
@@ -80,8 +81,8 @@ impl Core {
     #[must_use]
     pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
         let leader = self.leader()?;
-        let worker = leader.observed(key).filter(|worker| worker.incarnation == incarnation)?;
-        worker.no_epoch_since.filter(|_| !leader.grant_rules().is_confirmed(worker))
+        let worker = leader.observed(key).filter(|worker| worker.incarnation() == incarnation)?;
+        worker.no_epoch_since().filter(|_| !leader.grant_rules().is_confirmed(worker))
     }
 
     /// When a worker counts as lost if its agent stays silent.
@@ -255,8 +256,8 @@ impl Query<'_> {
 
     /// The other agent that wants a worker's name, if it was refused lately.
     fn refused_agent(&self, key: &WorkerKey, now: Moment) -> Option<RefusedAgentView> {
-        let refused = self.observed(key)?.refused.as_ref()?;
-        let view = RefusedAgentView { peer: refused.peer.clone(), ago: now.since(refused.at) };
+        let refused = self.observed(key)?.refused()?;
+        let view = RefusedAgentView { peer: refused.peer(), ago: refused.ago(now) };
         refused.is_shown(now).then_some(view)
     }
 
@@ -316,7 +317,7 @@ impl Query<'_> {
     /// The deadline of a worker's drain, if it has passed.
     fn overdue(&self, key: &WorkerKey, now: Moment) -> Option<Duration> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let since = cluster.workers().get(&key.worker)?.drains_since?;
+        let since = cluster.workers().get(&key.worker)?.drains_since()?;
         let deadline = cluster.spec().drain_deadline;
         (now.since(since) > deadline).then_some(deadline)
     }
@@ -329,22 +330,22 @@ impl Query<'_> {
     ) -> WorkerView {
         let worker = self.observed(key);
         let presence = match worker {
-            Some(worker) if worker.lost => Presence::Lost,
+            Some(worker) if worker.is_lost() => Presence::Lost,
             Some(worker) if worker.is_connected() => Presence::Connected,
-            Some(worker) if worker.reported => Presence::Silent,
+            Some(worker) if worker.has_reported() => Presence::Silent,
             Some(_) | None => Presence::Unreported,
         };
         let reported = presence != Presence::Unreported;
         WorkerView {
             key: key.clone(),
             presence,
-            drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
-            failure: worker.and_then(|worker| worker.failure.clone()),
+            drain: worker.map_or(DrainPhase::Working, Worker::drain),
+            failure: worker.and_then(|worker| worker.failure().cloned()),
             drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
             drain_overdue: self.overdue(key, now),
             agent: identity_of_holder(key, self.facts()),
             incarnation: account.incarnation,
-            generation: worker.map_or(0, |worker| worker.generation),
+            generation: worker.map_or(0, Worker::generation),
             silent_for: reported.then(|| now.since(account.heard)),
             granted: account.size(),
             in_effect: account.in_effect,
@@ -353,12 +354,12 @@ impl Query<'_> {
                 Jobs::Running(running) => Some(running),
             },
             committed: account.committed(),
-            wanted: worker.and_then(|worker| worker.target).unwrap_or(account.size()),
+            wanted: worker.and_then(Worker::target).unwrap_or(account.size()),
             pool_token: account.pool_token(),
             streams: account.streams.len(),
             load: account.load,
-            address: worker.and_then(|worker| worker.address.clone()),
-            agent_version: worker.and_then(|worker| worker.version),
+            address: worker.and_then(|worker| worker.address().cloned()),
+            agent_version: worker.and_then(Worker::version),
             refused_agent: self.refused_agent(key, now),
         }
     }

@@ -8,6 +8,7 @@ use leasehold_types::{Moment, WorkerKey};
 use super::{Leader, Timer};
 use crate::effect::Effect;
 use crate::event::ConnId;
+use crate::observed::Worker;
 
 /// How long a welcomed agent that has not reported uses up a credit.
 const CREDIT_MAX: Duration = Duration::from_secs(1);
@@ -15,10 +16,10 @@ const CREDIT_MAX: Duration = Duration::from_secs(1);
 impl Leader {
     /// The agent's hello was accepted: it is welcomed when its turn comes.
     pub(super) fn await_welcome(&mut self, conn: ConnId, key: &WorkerKey) {
-        let place = self.observed(key).and_then(|worker| worker.welcome_place);
+        let place = self.observed(key).and_then(Worker::welcome_place);
         let place = self.sessions.await_welcome(conn, key, place);
         if let Some(worker) = self.worker_mut(key) {
-            worker.welcome_place = Some(place);
+            worker.set_welcome_place(place);
         }
     }
 
@@ -63,9 +64,8 @@ impl Leader {
             reserve: self.grant_rules().reserve(key, spec.ttl),
             ..self.replica.terms(&spec)
         };
-        let worker = self.worker_mut(key);
-        let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
-        session.writable = false;
+        let Some(session) = self.worker_mut(key).and_then(Worker::session_mut) else { return };
+        session.welcome_sent();
         self.sessions.welcome(conn, now + CREDIT_MAX);
         let (term, cell) = (self.term, self.cell);
         let message = CoordinatorMessage::Welcome(Welcome { epoch, term, cell, terms });

@@ -15,7 +15,7 @@
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
 //! the newest pod of a name.
 
-use leasehold_types::message::{DrainOrder, Hello};
+use leasehold_types::message::Hello;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -23,7 +23,7 @@ use super::agent_rules::identity_of_holder;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::Order;
-use crate::observed::Worker;
+use crate::observed::{Session, Worker};
 
 impl Leader {
     /// Gives the name to another agent, which the rules for agents have admitted. What the present
@@ -53,10 +53,9 @@ impl Leader {
         self.ledger.rename(key, former);
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         if let Some(mut worker) = cluster.remove_worker(&key.worker) {
-            worker.drain_order = Some(DrainOrder::Drain);
-            let session = worker.session.as_ref().map(|session| session.conn);
-            worker.wants.clear();
-            worker.blocked.clear();
+            worker.order_drain();
+            worker.streams_mut().unwant_all();
+            let session = worker.session().map(Session::conn);
             cluster.insert_worker(former.worker.clone(), worker);
             if let Some(conn) = session {
                 self.sessions.begin(conn, former.clone());

@@ -105,7 +105,7 @@ impl Query<'_> {
         });
         let has_none = |key: &WorkerKey| {
             self.observed(key).is_some_and(|worker| {
-                worker.is_connected() && worker.reported && worker.address.is_none()
+                worker.is_connected() && worker.has_reported() && worker.address().is_none()
             })
         };
         let owners: BTreeSet<_> = owners.filter(has_none).collect();
@@ -168,7 +168,7 @@ impl Query<'_> {
         let more = worker_shares.keys().len() - shares.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         let mut facts = vec![format!("it is to serve {}{more}", shares.join(", "))];
-        if self.observed(key).is_some_and(|worker| worker.address.is_none()) {
+        if self.observed(key).is_some_and(|worker| worker.address().is_none()) {
             facts.push(
                 "its agent names no address (--worker-address): the workers before it in a \
                  pipeline cannot reach it"

@@ -9,6 +9,7 @@ use super::Pipelines;
 use super::state::{NodeState, PlannedShare};
 use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::is_newest_holder;
+use crate::observed::Worker;
 
 impl Pipelines {
     /// Recovers every pipeline of which no agent can report a further share: all but those with a
@@ -40,7 +41,7 @@ impl Pipelines {
         let unserved = |(_, state): &(&NodeName, &NodeState)| {
             let stays = |share: &PlannedShare| {
                 let worker = facts.observed(&state.worker(share));
-                worker.is_some_and(|worker| worker.reported && !worker.lost)
+                worker.is_some_and(|worker| worker.has_reported() && !worker.is_lost())
             };
             !state.is_whole() || !state.shares.values().all(stays)
         };
@@ -115,7 +116,7 @@ impl Pipelines {
         key: &WorkerKey,
         facts: Facts<'_>,
     ) {
-        if facts.observed(key).is_none_or(|worker| worker.lost) {
+        if facts.observed(key).is_none_or(Worker::is_lost) {
             return;
         }
         let Some(share) = ShareKey::of(stream) else { return };

@@ -16,6 +16,7 @@ use super::state::NodeState;
 use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Ledger, Phase};
+use crate::observed::Worker;
 
 /// The observed state of a planned share.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +125,7 @@ impl Pipelines {
             let draining = is_draining(claim, planned, facts);
             let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {
                 worker: worker.worker.clone(),
-                address: facts.observed(worker).and_then(|worker| worker.address.clone()),
+                address: facts.observed(worker).and_then(|worker| worker.address().cloned()),
                 load: Load::ZERO,
                 draining,
             });
@@ -229,7 +230,7 @@ impl Pipelines {
 /// Whether the agent that holds a lease has acknowledged it.
 pub(super) fn is_applied(claim: &Claim, facts: Facts<'_>) -> bool {
     let account = facts.ledger.account(&claim.worker);
-    let lost = facts.observed(&claim.worker).is_none_or(|worker| worker.lost);
+    let lost = facts.observed(&claim.worker).is_none_or(Worker::is_lost);
     !lost
         && is_in_use(claim)
         && account.is_some_and(|account| account.acknowledged >= claim.sent_in)

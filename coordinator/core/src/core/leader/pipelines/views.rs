@@ -113,7 +113,7 @@ impl Query<'_> {
                 load: share.load,
                 token: None,
                 applied: false,
-                address: worker.and_then(|worker| worker.address.clone()),
+                address: worker.and_then(|worker| worker.address().cloned()),
                 draining: worker.is_none_or(|worker| !worker.is_working()),
             };
             shares.insert(*index, planned);
@@ -144,7 +144,7 @@ impl Query<'_> {
             load: claim.load.unwrap_or(Load::ZERO),
             token: Some(claim.token),
             applied: is_applied(claim, self.facts()),
-            address: worker.and_then(|worker| worker.address.clone()),
+            address: worker.and_then(|worker| worker.address().cloned()),
             draining: is_draining(claim, planned, self.facts()),
         }
     }

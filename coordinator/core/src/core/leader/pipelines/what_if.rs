@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_types::message::DrainOrder;
-use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, ShareKey, WorkerKey};
+use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, WorkerKey};
 
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
@@ -218,8 +217,7 @@ impl PipelinesCopy {
     /// A worker joins, without anything to do.
     fn join(&mut self, key: &WorkerKey, now: Moment) {
         let Some(class) = self.clusters.get_mut(&key.cluster) else { return };
-        let worker = Worker { reported: true, ..Worker::new(Incarnation(0)) };
-        class.insert_worker(key.worker.clone(), worker);
+        class.insert_worker(key.worker.clone(), Worker::assumed());
         self.ledger.open(key, now);
         self.pipelines.recheck_class(&key.cluster, &self.replica);
     }
@@ -228,7 +226,7 @@ impl PipelinesCopy {
     fn drain(&mut self, key: &WorkerKey) {
         let Self { replica, ledger, clusters, pipelines } = self;
         if let Some(worker) = clusters.worker_mut(key) {
-            worker.drain_order = Some(DrainOrder::Drain);
+            worker.order_drain();
             pipelines.drain_changed(key, Facts { replica, ledger, clusters });
         }
     }

@@ -138,7 +138,7 @@ fn stays(name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
         return false;
     };
     let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
-    let Some(worker) = facts.observed(&key).filter(|worker| worker.lost) else {
+    let Some(worker) = facts.observed(&key).filter(|worker| worker.is_lost()) else {
         return false;
     };
     let stream = set.spec.streams[at].name.clone();
