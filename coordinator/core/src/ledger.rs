@@ -10,12 +10,12 @@ mod accounts;
 mod claim_index;
 mod claim_table;
 mod claims;
+mod faults;
 mod unreported;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Load, Moment, StreamKey, TimeBounds, Token, WorkerKey,
     WorkerName,
@@ -89,12 +89,12 @@ impl Ledger {
 
     /// Whether leadership was confirmed at `moment` or after it.
     pub(crate) fn confirmed_since(&self, moment: Moment) -> bool {
-        self.confirmed_at >= moment || mutation::on(Mutation::FreeUnconfirmed)
+        self.confirmed_at >= moment || faults::frees_unconfirmed()
     }
 
     pub(crate) fn next_token(&mut self) -> Token {
         self.seq += 1;
-        if mutation::on(Mutation::TokenWithoutEpoch) {
+        if faults::leaves_epoch_out_of_tokens() {
             Token { epoch: Epoch(1), seq: self.seq }
         } else {
             Token { epoch: self.epoch, seq: self.seq }
@@ -132,7 +132,7 @@ impl Ledger {
 
     /// The account of a worker that has one or gets one now.
     pub(crate) fn open<'a>(&'a mut self, key: &'a WorkerKey, now: Moment) -> AccountMut<'a> {
-        let anew = mutation::on(Mutation::NumbersBeginAnew);
+        let anew = faults::begins_numbers_anew();
         let number = if anew { GrantNumber(0) } else { self.number_max };
         let last = &mut self.last_account_id;
         self.accounts.open(key, || {

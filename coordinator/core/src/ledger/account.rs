@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
 
+use super::faults;
 use crate::exposure::{AccountId, Exposure};
 
 /// What is known of one worker.
@@ -110,7 +110,7 @@ impl Account {
     /// The most jobs that it may be running under what was reported and granted in this term.
     fn known(&self) -> u32 {
         let in_flight = self.in_flight.iter().map(|sent| sent.1).max().unwrap_or(0);
-        if mutation::on(Mutation::FreeOnSend) {
+        if faults::frees_on_send() {
             self.size()
         } else {
             self.in_effect.max(in_flight).max(self.running())
@@ -134,7 +134,7 @@ impl Account {
     /// unsure, at most what the worker may be using. A reported size may have fallen since, and
     /// another worker may have its slots.
     pub(crate) fn size_kept(&self) -> u32 {
-        if self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
+        if self.size_unsure && !faults::keeps_unsure_size() {
             self.size().min(self.committed())
         } else {
             self.size()
@@ -155,7 +155,7 @@ impl Account {
 
     /// Whether a share of this load fits beside all that the worker may hold.
     pub(crate) fn has_room(&self, load: Load, capacity: Load) -> bool {
-        self.load + load <= capacity || mutation::on(Mutation::LoadOverCapacity)
+        self.load + load <= capacity || faults::ignores_capacity()
     }
 
     /// Records a pool lease that is sent in the grant with this number.
@@ -166,7 +166,7 @@ impl Account {
 
     /// Takes in a beat; its agent has applied all grants up to `applied`.
     pub(crate) fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
-        if mutation::on(Mutation::BeatFreesLater) {
+        if faults::beat_frees_later_grants() {
             self.in_flight.clear();
         } else {
             self.in_flight.retain(|sent| sent.0 > applied);
@@ -200,7 +200,7 @@ impl Account {
 
     /// The worker is silent: its slots stay committed.
     pub(crate) fn silent(&mut self) {
-        if mutation::on(Mutation::FreeSilentSlots) {
+        if faults::frees_silent_slots() {
             self.in_flight.clear();
             (self.in_effect, self.jobs) = (0, Jobs::Running(0));
         }
@@ -209,7 +209,7 @@ impl Account {
     /// Drops the unaccounted slots once they are known or have ended.
     pub(crate) fn settle_unknown(&mut self, now: Moment) {
         let jobs_reported = self.jobs != Jobs::Unknown;
-        let lasts = |until| until > now && !mutation::on(Mutation::UnknownForgotten);
+        let lasts = |until| until > now && !faults::forgets_unknown_jobs();
         self.unaccounted =
             self.unaccounted.filter(|unaccounted| !jobs_reported || lasts(unaccounted.until));
     }
@@ -253,7 +253,7 @@ impl Account {
     /// grant. An exposure that a predecessor wrote counts only once this leader has adopted it.
     pub(crate) fn is_registered(&self, allows: impl Fn(&Exposure) -> bool) -> bool {
         let all = allows(&self.exposure) && self.registering.as_ref().is_none_or(allows);
-        all && (self.adopted || mutation::on(Mutation::GrantUnderForeignEntry))
+        all && (self.adopted || faults::grants_under_foreign_entry())
     }
 
     /// The highest token that the holder is known to have had.

@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
 use leasehold_types::message::Jobs;
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey};
 
-use super::Account;
+use super::{Account, faults};
 
 /// The accounts by worker.
 #[derive(Clone, Debug, Default)]
@@ -135,7 +134,7 @@ impl ClusterSums {
             return;
         }
         self.changed.insert(key.clone());
-        let fell = after.committed < before.committed && mutation::on(Mutation::SumsDrift);
+        let fell = after.committed < before.committed && faults::lets_sums_drift();
         let freed = before.committed + u32::from(fell);
         add(&mut self.committed, &key.cluster, after.committed, freed);
         if before.unreported != after.unreported {

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use leasehold_types::message::{HeldStream, StreamState};
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
 };
 
-use super::{Account, EndedLease, Ledger};
+use super::{Account, EndedLease, Ledger, faults};
 
 /// A stream lease that may be in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,8 +116,7 @@ impl Ledger {
 
     /// Whether no worker can hold the stream.
     pub(crate) fn is_free(&self, stream: &StreamKey, now: Moment) -> bool {
-        let unclaimed =
-            self.claims(stream).is_empty() || mutation::on(Mutation::GrantBeforeRelease);
+        let unclaimed = self.claims(stream).is_empty() || faults::grants_before_release();
         unclaimed && self.is_heard_of(stream, now)
     }
 
@@ -152,7 +150,7 @@ impl Ledger {
     ) -> AdoptionStart {
         let (new, old_end) = (self.account(key).is_none(), self.free_at(key));
         let mut account = self.open(key, now);
-        if new || mutation::on(Mutation::FreshAgain) {
+        if new || faults::counts_known_agent_as_fresh() {
             account.fresh_since = Some(incarnation);
         }
         account.adopting = true;
@@ -176,7 +174,7 @@ impl Ledger {
         let own = |claim: &Claim| {
             claim.incarnation == incarnation
                 || claim.incarnation >= absent.knows_from
-                || mutation::on(Mutation::NewIncarnationFrees)
+                || faults::new_incarnation_frees()
         };
         let is_absent = |claim: &Claim| claim.listed_in != Some(absent.report);
         for claim in self.claims.get_mut(stream) {
@@ -204,7 +202,7 @@ impl Ledger {
         stops_worker: bool,
         capacity: Load,
     ) -> usize {
-        let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
+        let stops_worker = stops_worker || faults::frees_leases_of_unstoppable_workers();
         let (epoch, free_at) = (self.epoch, self.free_at(key));
         let is_known =
             self.account(key).is_some_and(|account| account.incarnation == Some(incarnation));
@@ -217,18 +215,14 @@ impl Ledger {
             let is_share = stream.set.is_shares();
             // Nothing says how much of the worker's capacity a share without a load takes.
             let load = is_share.then(|| {
-                if mutation::on(Mutation::AdoptWithoutLoad) {
-                    Load::ZERO
-                } else {
-                    load.unwrap_or(capacity)
-                }
+                if faults::adopts_without_load() { Load::ZERO } else { load.unwrap_or(capacity) }
             });
             self.claims.change_or_add(stream, |claims| {
                 let known =
                     claims.iter_mut().find(|claim| claim.worker == *key && claim.token == *token);
                 let Some(claim) = known else {
                     let ended = token.epoch == epoch || is_known;
-                    let phase = if ended && !mutation::on(Mutation::LateReportHeld) {
+                    let phase = if ended && !faults::holds_ended_lease_of_late_report() {
                         Phase::Lapsing { free_at }
                     } else {
                         Phase::Held
@@ -294,7 +288,7 @@ impl Ledger {
         stream: &StreamKey,
         token: Token,
     ) -> Vec<EndedLease> {
-        let any = mutation::on(Mutation::AnyReleaseFrees);
+        let any = faults::any_release_frees();
         self.remove_claims(stream, key, |claim| claim.token == token || any)
     }
 
@@ -305,7 +299,7 @@ impl Ledger {
         key: &WorkerKey,
         applied: GrantNumber,
     ) -> Vec<EndedLease> {
-        let all = mutation::on(Mutation::GoodbyeFreesApplied);
+        let all = faults::goodbye_frees_applied();
         let account = self.accounts.get(key);
         let account = account.filter(|account| account.streams_sent_in > applied || all);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
@@ -341,7 +335,7 @@ impl Ledger {
             let mut mine = None;
             for claim in claims.filter(|claim| claim.worker == *key) {
                 if let Phase::Lapsing { free_at } = &mut claim.phase
-                    && !mutation::on(Mutation::LapsesNotRepeated)
+                    && !faults::keeps_end_of_lapse()
                 {
                     *free_at = latest.max(*free_at);
                 }
@@ -366,7 +360,7 @@ impl Ledger {
     /// report of its agent is being adopted.
     pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
         let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));
-        let timeless = claim.timeless && !mutation::on(Mutation::TimelessFreed);
+        let timeless = claim.timeless && !faults::frees_timeless();
         let account = self.accounts.get(&claim.worker);
         let adopting = account.is_some_and(|account| account.adopting);
         (!timeless && !adopting).then_some(free_at)
@@ -375,7 +369,7 @@ impl Ledger {
     /// When every lease of a worker that ends by time has surely ended, if its agent stays silent.
     pub(crate) fn free_at(&self, key: &WorkerKey) -> Moment {
         let Some(account) = self.accounts.get(key) else { return Moment::EARLIEST };
-        if mutation::on(Mutation::FreeWithoutMargin) {
+        if faults::frees_without_margin() {
             account.heard + account.ttl / 2
         } else {
             account.heard + self.bounds.outlast(account.ttl)
@@ -403,7 +397,8 @@ impl Ledger {
             return Vec::new();
         }
         let only_owner = only_here || removed.iter().any(|claim| claim.token.epoch == self.epoch);
-        if self.claims(stream).is_empty() && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
+        if self.claims(stream).is_empty()
+            && (only_owner || faults::counts_stream_as_known_before_end())
         {
             self.unreported.record_known(stream);
         }

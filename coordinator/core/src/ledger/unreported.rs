@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::message::Jobs;
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     ClusterName, GrantNumber, Moment, SetName, StreamKey, WorkerKey, WorkerName,
 };
 
-use super::{Account, Ledger, UnaccountedSlots};
+use super::{Account, Ledger, UnaccountedSlots, faults};
 use crate::exposure::{Entry, Exposure, SetList, SetLists, SetScope, SetsVersion};
 
 /// The unreported leases that a worker may hold.
@@ -194,7 +193,7 @@ impl Ledger {
         now: Moment,
     ) -> Option<Moment> {
         let mut unreported = self.unreported.remove(key)?;
-        if is_covered || mutation::on(Mutation::NoMemoryFrees) {
+        if is_covered || faults::no_memory_frees() {
             return None;
         }
         if !unreported.lost_memory {
@@ -303,7 +302,7 @@ impl Ledger {
         set: &SetName,
         now: Moment,
     ) -> Option<(&WorkerKey, &UnreportedExposure)> {
-        if self.unreported.workers.is_empty() || mutation::on(Mutation::SkipHold) {
+        if self.unreported.workers.is_empty() || faults::skips_hold() {
             return None;
         }
         let is_over = |until: Moment| until <= now && self.confirmed_since(until);
@@ -333,7 +332,7 @@ impl Ledger {
         cluster: &ClusterName,
         now: Moment,
     ) -> Option<(Moment, WorkerKey)> {
-        if mutation::on(Mutation::SkipHold) {
+        if faults::skips_hold() {
             return None;
         }
         let (until, worker) = self.unreported.silent.get(cluster)?.last()?;
@@ -343,7 +342,7 @@ impl Ledger {
 
     /// All clusters for which [`Self::hold_of`] returns a worker.
     pub(crate) fn clusters_on_hold(&self, now: Moment) -> BTreeSet<ClusterName> {
-        if mutation::on(Mutation::SkipHold) {
+        if faults::skips_hold() {
             return BTreeSet::new();
         }
         let silent = self.unreported.silent.iter();

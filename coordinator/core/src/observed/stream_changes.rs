@@ -1,4 +1,5 @@
-//! What the next grants to a worker change in its streams, and which grants wait to be acknowledged.
+//! What further grants change in the streams of a worker, and which grants wait to be
+//! acknowledged.
 
 use std::collections::BTreeSet;
 use std::mem;
