@@ -14,12 +14,8 @@ mod faults;
 mod unreported;
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
-use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Load, Moment, StreamKey, TimeBounds, Token, WorkerKey,
-    WorkerName,
-};
+use leasehold_types::{Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey};
 
 use crate::exposure::AccountId;
 pub(crate) use account::{Account, UnaccountedSlots};
@@ -27,7 +23,7 @@ pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
 use claim_table::ClaimTable;
 pub(crate) use claims::{AbsentClaims, AdoptionStart, Claim, Phase, ReportNumber};
-use unreported::UnreportedWorkers;
+use unreported::{UnreportedLeases, UnreportedWorkers};
 
 /// A stream lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,22 +102,27 @@ impl Ledger {
         self.last_account_id
     }
 
+    /// All accounts.
+    pub(crate) fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// All claims.
+    pub(crate) fn claim_table(&self) -> &ClaimTable {
+        &self.claims
+    }
+
+    /// The leases that workers may hold and that no agent has reported to this leader.
+    pub(crate) fn unreported(&self) -> UnreportedLeases<'_> {
+        UnreportedLeases::new(self)
+    }
+
     pub(crate) fn account(&self, key: &WorkerKey) -> Option<&Account> {
         self.accounts.get(key)
     }
 
     pub(crate) fn account_mut<'a>(&'a mut self, key: &'a WorkerKey) -> Option<AccountMut<'a>> {
         self.accounts.get_mut(key)
-    }
-
-    /// The id of a worker's present account.
-    pub(crate) fn account_id_of(
-        &self,
-        cluster: &ClusterName,
-        worker: &WorkerName,
-    ) -> Option<AccountId> {
-        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        self.account(&key).map(|account| account.id)
     }
 
     /// The workers whose accounts have changed, in facts that pools are planned by, since the last
@@ -139,56 +140,6 @@ impl Ledger {
             last.0 += 1;
             Account::new(*last, number, now)
         })
-    }
-
-    /// The accounts of one cluster.
-    pub(crate) fn accounts_of<'a>(
-        &'a self,
-        cluster: &'a ClusterName,
-    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
-        self.accounts_of_after(cluster, None)
-    }
-
-    /// The same, all or those after this worker.
-    pub(crate) fn accounts_of_after<'a>(
-        &'a self,
-        cluster: &'a ClusterName,
-        after: Option<&WorkerName>,
-    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
-        let key =
-            |worker: &WorkerName| WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        let from = match after {
-            Some(worker) => Bound::Excluded(key(worker)),
-            None => Bound::Included(key(&WorkerName::first())),
-        };
-        let accounts = self.accounts.range((from, Bound::Unbounded));
-        accounts.take_while(move |(key, _)| key.cluster == *cluster)
-    }
-
-    /// The accounts of the agents that had a worker's name before its present one.
-    pub(crate) fn former_accounts<'a>(
-        &'a self,
-        key: &'a WorkerKey,
-    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
-        let first = key.former_first();
-        self.accounts.range(first..).take_while(move |(worker, _)| worker.present() == *key)
-    }
-
-    /// The load of all shares that a name's former agents may hold; none while it is not known. An
-    /// agent that was started without its folder has taken its name from the one before, and both
-    /// stand for the same worker.
-    pub(crate) fn former_load(&self, key: &WorkerKey, now: Moment) -> Option<Load> {
-        self.former_accounts(key).try_fold(Load::ZERO, |sum, (former, account)| {
-            (!self.may_hold_unreported(former, now)).then_some(sum + account.load)
-        })
-    }
-
-    /// The accounts of all clusters, after one of them or all.
-    pub(crate) fn accounts_after(
-        &self,
-        after: Option<&WorkerKey>,
-    ) -> impl Iterator<Item = (&WorkerKey, &Account)> {
-        self.accounts.after(after)
     }
 
     /// Copies a worker's account and its claims on shares from another ledger; how many these are.
@@ -219,16 +170,6 @@ impl Ledger {
                 claim.worker = to.clone();
             }
         }
-    }
-
-    /// Upper bound of the slots of a cluster that are in use.
-    pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
-        self.accounts.committed(cluster)
-    }
-
-    /// The committed slots of a cluster that no report to this leader confirms.
-    pub(crate) fn unreported_slots(&self, cluster: &ClusterName) -> u32 {
-        self.accounts.unreported_slots(cluster)
     }
 
     /// Drops a part of the ledger of a term that has ended; whether anything is left.

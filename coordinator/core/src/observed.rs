@@ -1,25 +1,23 @@
 //! The observed state of workers: their agents' connections, drains and silence.
 
 use std::mem;
-use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_types::message::{Beat, DrainOrder, DrainPhase, Hello, Report, WorkerFailure};
+use leasehold_types::message::{Beat, DrainOrder, Hello, Report, WorkerFailure};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, Version};
+use leasehold_types::{Incarnation, LinkNumber, Moment, Version};
 
 use crate::event::ConnId;
 
+mod drain_state;
+mod occupant;
 mod session;
 mod stream_changes;
 
+pub(crate) use drain_state::DrainState;
+pub(crate) use occupant::Occupant;
 pub(crate) use session::Session;
 pub(crate) use stream_changes::StreamChanges;
-
-/// For how long views tell of a refused agent. One that still wants the name dials again at least
-/// every second.
-const REFUSED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
 /// A worker of a cluster, as observed in this term.
 #[derive(Clone, Debug)]
@@ -30,16 +28,7 @@ pub(crate) struct Worker {
     incarnation: Incarnation,
     /// The newest link that it has said hello on.
     link: LinkNumber,
-    /// The identity of its agent, where names are kept.
-    identity: Option<AgentId>,
-    /// The identity that its newest agent has named, names kept or not.
-    agent: Option<AgentId>,
-    /// Since when an agent of this identity has the name; none before the first hello.
-    named_at: Option<Moment>,
-    /// Where a person finds that agent.
-    peer: Option<Arc<str>>,
-    /// The last agent that was refused because this one has the name.
-    refused: Option<RefusedAgent>,
+    occupant: Occupant,
     /// Of the newest rollout generation, the highest number, workers get slots first.
     generation: u64,
     /// When its newest agent first said hello without remembering an epoch. Since then it may have
@@ -54,29 +43,13 @@ pub(crate) struct Worker {
     version: Option<Version>,
     /// Whether any agent of it has reported in this term.
     reported: bool,
-    drain: DrainPhase,
-    /// Why it takes nothing, if it does not drain but fails its check.
-    failure: Option<WorkerFailure>,
-    /// What was ordered about its drain; a taken-back order until the agent reports that it works.
-    drain_order: Option<DrainOrder>,
-    /// Since when this leader has seen it drain, or has been to drain it.
-    drains_since: Option<Moment>,
+    drain: DrainState,
     /// It has been silent for longer than its leases last.
     lost: bool,
     /// The pool size that the plan wants. None before the first plan that covers the worker: until
     /// then it keeps the pool that its agent has reported.
     target: Option<u32>,
     streams: StreamChanges,
-}
-
-/// An agent that was refused because another one has its worker's name.
-#[derive(Clone, Debug)]
-pub(crate) struct RefusedAgent {
-    identity: Option<AgentId>,
-    /// Where a person finds it.
-    peer: Option<Arc<str>>,
-    /// When it last said hello.
-    at: Moment,
 }
 
 /// A session that another one has replaced.
@@ -109,11 +82,7 @@ impl Worker {
             session: None,
             incarnation,
             link: LinkNumber(0),
-            identity: None,
-            agent: None,
-            named_at: None,
-            peer: None,
-            refused: None,
+            occupant: Occupant::default(),
             generation: 0,
             no_epoch_since: None,
             welcome_place: None,
@@ -121,10 +90,7 @@ impl Worker {
             address: None,
             version: None,
             reported: false,
-            drain: DrainPhase::Working,
-            failure: None,
-            drain_order: None,
-            drains_since: None,
+            drain: DrainState::default(),
             lost: false,
             target: None,
             streams: StreamChanges::default(),
@@ -161,29 +127,14 @@ impl Worker {
         self.link
     }
 
-    /// The identity of its agent, where names are kept.
-    pub(crate) fn identity(&self) -> Option<AgentId> {
-        self.identity
+    /// The agent that has its name.
+    pub(crate) fn occupant(&self) -> &Occupant {
+        &self.occupant
     }
 
-    /// The identity that its newest agent has named, names kept or not.
-    pub(crate) fn agent(&self) -> Option<AgentId> {
-        self.agent
-    }
-
-    /// Since when an agent of this identity has the name; none before the first hello.
-    pub(crate) fn named_at(&self) -> Option<Moment> {
-        self.named_at
-    }
-
-    /// Where a person finds its agent.
-    pub(crate) fn peer(&self) -> Option<&str> {
-        self.peer.as_deref()
-    }
-
-    /// The last agent that was refused because this one has the name.
-    pub(crate) fn refused(&self) -> Option<&RefusedAgent> {
-        self.refused.as_ref()
+    /// The agent that has its name, to be changed.
+    pub(crate) fn occupant_mut(&mut self) -> &mut Occupant {
+        &mut self.occupant
     }
 
     /// Its rollout generation.
@@ -221,24 +172,14 @@ impl Worker {
         self.reported
     }
 
-    /// Its drain, as last reported.
-    pub(crate) fn drain(&self) -> DrainPhase {
-        self.drain
+    /// Its drain, and whether it fails its check.
+    pub(crate) fn drain(&self) -> &DrainState {
+        &self.drain
     }
 
-    /// Why it takes nothing, if it does not drain but fails its check.
-    pub(crate) fn failure(&self) -> Option<&WorkerFailure> {
-        self.failure.as_ref()
-    }
-
-    /// The order about its drain that its agent is to be sent or has been sent.
-    pub(crate) fn drain_order(&self) -> Option<DrainOrder> {
-        self.drain_order
-    }
-
-    /// Since when this leader has seen it drain, or has been to drain it.
-    pub(crate) fn drains_since(&self) -> Option<Moment> {
-        self.drains_since
+    /// Its drain, to be changed.
+    pub(crate) fn drain_mut(&mut self) -> &mut DrainState {
+        &mut self.drain
     }
 
     /// Whether it has been silent for longer than its leases last.
@@ -266,24 +207,9 @@ impl Worker {
         self.session.as_ref().is_some_and(Session::has_reported)
     }
 
-    /// Whether a drain is ordered.
-    pub(crate) fn drain_ordered(&self) -> bool {
-        self.drain_order == Some(DrainOrder::Drain)
-    }
-
-    /// Whether its agent has begun to drain. That its worker fails its check is no drain.
-    pub(crate) fn has_begun_drain(&self) -> bool {
-        self.drain != DrainPhase::Working && self.failure.is_none()
-    }
-
-    /// Whether it drains, or is to drain.
-    pub(crate) fn drains(&self) -> bool {
-        self.drain_ordered() || self.has_begun_drain()
-    }
-
     /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
-        self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
+        self.reported && !self.drain.takes_nothing() && !self.drain.is_ordered()
     }
 
     /// An accepted hello begins a session. Returns the one that it replaces, and whether the worker
@@ -317,40 +243,9 @@ impl Worker {
         (replaced, moved)
     }
 
-    /// An agent has the worker's name from now on.
-    pub(crate) fn set_name(
-        &mut self,
-        identity: Option<AgentId>,
-        peer: Option<Arc<str>>,
-        now: Moment,
-    ) {
-        if self.identity != identity || self.named_at.is_none() {
-            self.named_at = Some(now);
-        }
-        self.refused.take_if(|refused| refused.identity == identity);
-        self.identity = identity;
-        self.peer = peer;
-    }
-
-    /// The newest agent has named this identity.
-    pub(crate) fn set_agent(&mut self, agent: Option<AgentId>) {
-        self.agent = agent;
-    }
-
     /// Its newest agent has this place among those that wait for a welcome.
     pub(crate) fn set_welcome_place(&mut self, place: u64) {
         self.welcome_place = Some(place);
-    }
-
-    /// Another agent was refused its name. Returns whether that is new: it dials again and again.
-    pub(crate) fn set_refused(
-        &mut self,
-        identity: Option<AgentId>,
-        peer: Option<Arc<str>>,
-        now: Moment,
-    ) -> bool {
-        let before = self.refused.replace(RefusedAgent { identity, peer, at: now });
-        !before.is_some_and(|before| before.identity == identity && before.is_shown(now))
     }
 
     /// All of its agent's report is adopted.
@@ -361,10 +256,7 @@ impl Worker {
         self.welcome_place = None;
         self.streams.report_adopted();
         self.lost = false;
-        self.drain = report.drain;
-        if self.drain == DrainPhase::Working && self.drain_order == Some(DrainOrder::Undrain) {
-            self.drain_order = None;
-        }
+        self.drain.report_adopted(report.drain);
     }
 
     /// A beat of its session is accepted.
@@ -372,11 +264,9 @@ impl Worker {
         if let Some(session) = self.session.as_mut() {
             session.record_beat(beat);
         }
-        let was = self.drain;
-        self.drain = was.max(beat.drain);
         BeatChanges {
             is_back: mem::replace(&mut self.lost, false),
-            takes_nothing: was == DrainPhase::Working && self.drain != DrainPhase::Working,
+            takes_nothing: self.drain.record_beat(beat.drain),
         }
     }
 
@@ -385,31 +275,15 @@ impl Worker {
         self.lost = true;
     }
 
-    /// It is to drain.
-    pub(crate) fn order_drain(&mut self) {
-        self.drain_order = Some(DrainOrder::Drain);
-    }
-
-    /// The order to drain is taken back. The worker works again once its agent reports so: until
-    /// then a drain that the agent has begun counts.
-    pub(crate) fn take_drain_back(&mut self) {
-        let is_unsent = self
-            .session
-            .as_ref()
-            .is_some_and(|session| session.has_reported() && !session.has_sent(DrainOrder::Drain));
-        let never_began = is_unsent && self.drain == DrainPhase::Working;
-        self.drain_order = (!never_began).then_some(DrainOrder::Undrain);
-    }
-
     /// The plan wants this size of its pool; none if the plan does not cover the worker.
     pub(crate) fn set_target(&mut self, target: Option<u32>) {
         self.target = target;
     }
 
-    /// Its agent says whether it fails its check. Returns what has changed.
+    /// Whether it fails its check. Returns what has changed.
     pub(crate) fn set_failure(&mut self, failure: Option<WorkerFailure>) -> Option<FailureChange> {
-        let failed_before = self.failure.is_some();
-        self.failure.clone_from(&failure);
+        let failed_before = self.drain.failure().is_some();
+        self.drain.set_failure(failure.clone());
         match failure {
             Some(failure) if !failed_before => Some(FailureChange::Fails(failure)),
             None if failed_before && self.is_working() => Some(FailureChange::Works),
@@ -417,30 +291,18 @@ impl Worker {
         }
     }
 
-    /// Notes since when it drains, if it does.
-    pub(crate) fn start_drain(&mut self, now: Moment) {
-        self.drains_since = self.drains().then(|| self.drains_since.unwrap_or(now));
+    /// Takes back the order to drain. The worker works again once its agent reports so: until then
+    /// a drain that the agent has begun counts.
+    pub(crate) fn take_drain_back(&mut self) {
+        let is_unsent = self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.has_reported() && !session.has_sent(DrainOrder::Drain));
+        self.drain.take_back(is_unsent);
     }
 
     /// Whether it may own streams: a short silence changes nothing.
     pub(crate) fn owns_streams(&self) -> bool {
         self.is_working() && !self.lost
-    }
-}
-
-impl RefusedAgent {
-    /// Where a person finds it.
-    pub(crate) fn peer(&self) -> Option<Arc<str>> {
-        self.peer.clone()
-    }
-
-    /// How long ago it last said hello.
-    pub(crate) fn ago(&self, now: Moment) -> Duration {
-        now.since(self.at)
-    }
-
-    /// Whether views still tell of it.
-    pub(crate) fn is_shown(&self, now: Moment) -> bool {
-        self.ago(now) < REFUSED_SHOWN_FOR
     }
 }

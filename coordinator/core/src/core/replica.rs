@@ -103,7 +103,7 @@ impl StreamSlot {
         ledger: &Ledger,
     ) -> Option<&PlannedWorker> {
         let on = self.on.as_ref()?;
-        (ledger.account_id_of(cluster, &on.name) == Some(on.account_id)).then_some(on)
+        (ledger.accounts().id_of(cluster, &on.name) == Some(on.account_id)).then_some(on)
     }
 }
 

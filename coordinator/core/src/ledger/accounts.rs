@@ -3,16 +3,17 @@
 
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut};
 
 use leasehold_types::message::Jobs;
-use leasehold_types::{ClusterName, WorkerKey};
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::{Account, faults};
+use crate::exposure::AccountId;
 
 /// The accounts by worker.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     all: BTreeMap<WorkerKey, Account>,
     sums: ClusterSums,
 }
@@ -86,27 +87,59 @@ impl Accounts {
         Some(self.all.entry(to.clone()).or_insert(account))
     }
 
-    /// The accounts after one of them, or all.
-    pub(super) fn after(&self, after: Option<&WorkerKey>) -> Range<'_, WorkerKey, Account> {
+    /// The id of a worker's present account.
+    pub(crate) fn id_of(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<AccountId> {
+        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        self.get(&key).map(|account| account.id)
+    }
+
+    /// The accounts of one cluster.
+    pub(crate) fn of<'a>(
+        &'a self,
+        cluster: &'a ClusterName,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
+        self.of_after(cluster, None)
+    }
+
+    /// The same, all or those after this worker.
+    pub(crate) fn of_after<'a>(
+        &'a self,
+        cluster: &'a ClusterName,
+        after: Option<&WorkerName>,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
+        let key =
+            |worker: &WorkerName| WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        let from = match after {
+            Some(worker) => Bound::Excluded(key(worker)),
+            None => Bound::Included(key(&WorkerName::first())),
+        };
+        let accounts = self.all.range((from, Bound::Unbounded));
+        accounts.take_while(move |(key, _)| key.cluster == *cluster)
+    }
+
+    /// The accounts of the agents that had a worker's name before its present one.
+    pub(crate) fn former_of<'a>(
+        &'a self,
+        key: &'a WorkerKey,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
+        let first = key.former_first();
+        self.all.range(first..).take_while(move |(worker, _)| worker.present() == *key)
+    }
+
+    /// The accounts of all clusters, after one of them or all.
+    pub(crate) fn after(&self, after: Option<&WorkerKey>) -> Range<'_, WorkerKey, Account> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.all.range::<WorkerKey, _>((from, Bound::Unbounded))
     }
 
-    pub(super) fn range(
-        &self,
-        range: impl RangeBounds<WorkerKey>,
-    ) -> Range<'_, WorkerKey, Account> {
-        self.all.range(range)
-    }
-
-    /// The slots of a cluster that may be in use.
-    pub(super) fn committed(&self, cluster: &ClusterName) -> u32 {
+    /// Upper bound of the slots of a cluster that are in use.
+    pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
         let sum = self.sums.committed.get(cluster).copied().unwrap_or(0);
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
-    /// The slots of a cluster that may be in use and that no report to this leader confirms.
-    pub(super) fn unreported_slots(&self, cluster: &ClusterName) -> u32 {
+    /// The committed slots of a cluster that no report to this leader confirms.
+    pub(crate) fn unreported_slots(&self, cluster: &ClusterName) -> u32 {
         let sum = self.sums.unreported.get(cluster).copied().unwrap_or(0);
         u32::try_from(sum).unwrap_or(u32::MAX)
     }

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{SetName, StreamKey};
+use leasehold_types::{SetName, StreamKey, StreamName};
 
 use super::Claim;
 use super::claim_index::ClaimIndex;
 
 /// All claims.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ClaimTable {
+pub(crate) struct ClaimTable {
     index: ClaimIndex,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -108,20 +108,25 @@ impl ClaimTable {
     }
 
     /// How many streams of a set have a claim.
-    pub(super) fn count(&self, set: &SetName) -> usize {
+    pub(crate) fn count(&self, set: &SetName) -> usize {
         self.per_set.get(set).copied().unwrap_or(0)
     }
 
-    /// The claims on shares, from this one on.
-    pub(super) fn shares_from(
+    /// The claims on all shares of a set whose names begin with the prefix.
+    pub(crate) fn shares_of(
         &self,
-        first: StreamKey,
-    ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
-        self.shares.range(first..).map(|stream| (stream, self.get(stream)))
+        set: SetName,
+        prefix: StreamName,
+    ) -> impl Iterator<Item = (&StreamKey, &Claim)> {
+        let first = StreamKey { set, stream: prefix };
+        let all = self.shares.range(first.clone()..).take_while(move |key| {
+            key.set == first.set && key.stream.as_str().starts_with(first.stream.as_str())
+        });
+        all.flat_map(|key| self.get(key).iter().map(move |claim| (key, claim)))
     }
 
-    /// The streams with claims in some of the slots.
-    pub(super) fn slots(
+    /// The streams with claims in some of the slots, for scans in slices.
+    pub(crate) fn slots(
         &self,
         slots: std::ops::Range<usize>,
     ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
@@ -132,7 +137,7 @@ impl ClaimTable {
     }
 
     /// How many slots there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 

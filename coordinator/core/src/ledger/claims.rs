@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use leasehold_types::message::{HeldStream, StreamState};
-use leasehold_types::{
-    GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
-};
+use leasehold_types::{GrantNumber, Incarnation, Load, Moment, StreamKey, Token, WorkerKey};
 
 use super::{Account, EndedLease, Ledger, faults};
 
@@ -72,37 +70,6 @@ impl Ledger {
         self.claims.get(stream)
     }
 
-    /// The streams with claims in a range of slots, for scans in slices.
-    pub(crate) fn claims_in(
-        &self,
-        slots: std::ops::Range<usize>,
-    ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
-        self.claims.slots(slots)
-    }
-
-    /// How many slots there are for claims.
-    pub(crate) fn slots(&self) -> usize {
-        self.claims.len()
-    }
-
-    /// The claims on all shares of a set whose names begin with the prefix.
-    pub(crate) fn claims_on(
-        &self,
-        set: SetName,
-        prefix: StreamName,
-    ) -> impl Iterator<Item = (&StreamKey, &Claim)> {
-        let first = StreamKey { set, stream: prefix };
-        let all = self.claims.shares_from(first.clone()).take_while(move |(key, _)| {
-            key.set == first.set && key.stream.as_str().starts_with(first.stream.as_str())
-        });
-        all.flat_map(|(key, claims)| claims.iter().map(move |claim| (key, claim)))
-    }
-
-    /// How many streams of a set have a claim.
-    pub(crate) fn claimed(&self, set: &SetName) -> usize {
-        self.claims.count(set)
-    }
-
     /// The claim that the worker's present agent has on a stream.
     pub(crate) fn claim(&self, stream: &StreamKey, key: &WorkerKey) -> Option<&Claim> {
         self.claims(stream).iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
@@ -117,7 +84,7 @@ impl Ledger {
     /// Whether no worker can hold the stream.
     pub(crate) fn is_free(&self, stream: &StreamKey, now: Moment) -> bool {
         let unclaimed = self.claims(stream).is_empty() || faults::grants_before_release();
-        unclaimed && self.is_heard_of(stream, now)
+        unclaimed && self.unreported().is_heard_of(stream, now)
     }
 
     /// Grants a free stream to the account's agent; a share, with its load.
@@ -353,7 +320,7 @@ impl Ledger {
     pub(crate) fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
         let claims = self.claims(stream).iter().filter(|claim| claim.worker == *key);
         let ends = claims.map(|claim| self.claim_free_at(claim).unwrap_or(Moment::NEVER));
-        ends.max().max(self.unreported_stream_until(key, stream))
+        ends.max().max(self.unreported().stream_until(key, stream))
     }
 
     /// When a claim's time is surely over; none for a claim that never ends by time, and while a

@@ -3,6 +3,8 @@
 //! lost its memory. They are indexed by cluster and by the sets that they may hold, so that no
 //! query scans all of them.
 
+mod leases;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use leasehold_types::{
 
 use super::{Account, Ledger, UnaccountedSlots, faults};
 use crate::exposure::{Entry, Exposure, SetList, SetLists, SetScope, SetsVersion};
+pub(crate) use leases::UnreportedLeases;
 
 /// The unreported leases that a worker may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,13 +233,6 @@ impl Ledger {
         true
     }
 
-    /// Until when an agent of a predecessor's term that has not reported may still dial again.
-    pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
-        let unreported =
-            self.unreported.workers.get(key).filter(|unreported| !unreported.lost_memory)?;
-        Some(unreported.comes_back)
-    }
-
     /// See the mutation.
     pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey) {
         self.unreported.remove(key);
@@ -247,106 +243,8 @@ impl Ledger {
     pub(crate) fn settle_unreported(&mut self, key: &WorkerKey, now: Moment) {
         let lost =
             self.unreported.workers.get(key).is_some_and(|unreported| unreported.lost_memory);
-        if lost && !self.may_hold_unreported(key, now) {
+        if lost && !self.unreported().may_hold(key, now) {
             self.unreported.remove(key);
         }
-    }
-
-    /// Whether unreported leases of a worker may last.
-    pub(super) fn may_hold_unreported(&self, key: &WorkerKey, now: Moment) -> bool {
-        self.unreported.workers.get(key).is_some_and(
-            |UnreportedExposure { exposure, until, .. }| {
-                exposure.sets.is_timeless() || *until > now || !self.confirmed_since(*until)
-            },
-        )
-    }
-
-    /// The unreported leases that a worker may hold, if any.
-    pub(crate) fn unreported_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
-        self.unreported.workers.get(key).map(|unreported| &unreported.exposure)
-    }
-
-    /// Until when the unreported leases of a worker may last that end by time, if it may hold any.
-    pub(crate) fn unreported_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.unreported.workers.get(key).map(|unreported| unreported.until)
-    }
-
-    /// Until when a worker may have an unreported lease on a stream, if it may have one;
-    /// [`Moment::NEVER`] for a lease that never ends by time.
-    pub(super) fn unreported_stream_until(
-        &self,
-        key: &WorkerKey,
-        stream: &StreamKey,
-    ) -> Option<Moment> {
-        let unreported = self.unreported.workers.get(key)?;
-        let timeless = match unreported.scope.as_ref()? {
-            _ if self.unreported.known.contains(stream) => return None,
-            StreamScope::Any { namespace, .. }
-                if stream.set.namespace() != namespace.as_deref() =>
-            {
-                return None;
-            }
-            StreamScope::Any { timeless, .. } => *timeless,
-            scope @ StreamScope::Listed(_) => match &self.unreported.groups.get(scope)?.list {
-                Some(list) => list.get(&stream.set)?,
-                None => true,
-            },
-        };
-        Some(if timeless { Moment::NEVER } else { unreported.until })
-    }
-
-    /// A worker that may have an unreported lease on a stream of this set, if there is one: of the
-    /// workers of the same scope, the one whose time ends last.
-    pub(crate) fn unreported_of(
-        &self,
-        set: &SetName,
-        now: Moment,
-    ) -> Option<(&WorkerKey, &UnreportedExposure)> {
-        if self.unreported.workers.is_empty() || faults::skips_hold() {
-            return None;
-        }
-        let is_over = |until: Moment| until <= now && self.confirmed_since(until);
-        let versions = self.unreported.by_set.get(set).into_iter().flatten();
-        let listed = versions.map(|version| StreamScope::Listed(*version));
-        let namespace = set.namespace().map(str::to_owned);
-        let any = [true, false].map(|timeless| {
-            let namespace = namespace.clone();
-            StreamScope::Any { namespace, timeless }
-        });
-        let key =
-            listed.chain(any).find_map(|scope| self.unreported.last_of(&scope, set, is_over))?;
-        self.unreported.workers.get_key_value(key)
-    }
-
-    /// Whether no unreported lease on a stream can exist: no worker may hold an unreported lease on
-    /// its set, or the stream had an owner in this term that was its only one.
-    pub(crate) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
-        self.unreported.known.contains(stream) || self.unreported_of(&stream.set, now).is_none()
-    }
-
-    /// Until when a cluster frees, grows and plans nothing, and for which worker: one that has not
-    /// reported, whose leases may still last and whose agent may be about to dial. After that
-    /// moment the leases that the worker may hold still count as held.
-    pub(crate) fn hold_of(
-        &self,
-        cluster: &ClusterName,
-        now: Moment,
-    ) -> Option<(Moment, WorkerKey)> {
-        if faults::skips_hold() {
-            return None;
-        }
-        let (until, worker) = self.unreported.silent.get(cluster)?.last()?;
-        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        (now < *until).then_some((*until, key))
-    }
-
-    /// All clusters for which [`Self::hold_of`] returns a worker.
-    pub(crate) fn clusters_on_hold(&self, now: Moment) -> BTreeSet<ClusterName> {
-        if faults::skips_hold() {
-            return BTreeSet::new();
-        }
-        let silent = self.unreported.silent.iter();
-        let held = silent.filter(|(_, workers)| workers.last().is_some_and(|last| now < last.0));
-        held.map(|(cluster, _)| cluster.clone()).collect()
     }
 }

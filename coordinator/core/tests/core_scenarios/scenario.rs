@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::core::WhatIfPlan;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
@@ -353,9 +354,9 @@ impl CoreScenario {
 
     fn plan(&self, words: &mut Words, outcome: &mut String) {
         let what_if = WhatIf { jobs_max: words.parse_value("max"), ..WhatIf::default() };
-        let plan = self.core.begin_what_if(&cluster_name(), &what_if, self.now);
+        let plan = WhatIfPlan::begin(&self.core, &cluster_name(), &what_if, self.now);
         let mut plan = plan.expect("a cluster");
-        while !self.core.gather_what_if(&mut plan, 1).expect("the same term") {}
+        while !plan.gather(&self.core, 1).expect("the same term") {}
         while !plan.place(1) {}
         for pool in plan.into_view().pools {
             let (size, committed) = (pool.size, pool.committed);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::core::PipelinesWhatIf;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::view::{
     ClassView, PipelinePhase, PipelineView, PipelinesPlan, SharePlace,
@@ -30,7 +31,7 @@ pub(crate) struct Foreseen {
 impl Foreseen {
     /// What a plan says; none where something else goes on that may change it.
     pub(crate) fn of(core: &Core, desired: &Desired, now: Moment) -> Option<Self> {
-        let mut what_if = core.begin_pipelines_what_if(Arc::new(desired.clone()))?;
+        let mut what_if = PipelinesWhatIf::begin(core, Arc::new(desired.clone()))?;
         let views: Vec<_> = core.pipelines(None).collect();
         let busy = |view: &PipelineView| {
             let settled = matches!(view.phase, PipelinePhase::Ready | PipelinePhase::Pending);
@@ -42,7 +43,7 @@ impl Foreseen {
         if views.iter().any(busy) {
             return None;
         }
-        while !core.gather_pipelines_what_if(&mut what_if, 1).expect("the same term") {}
+        while !what_if.gather(core, 1).expect("the same term") {}
         let made = (0..PASSES_MAX).any(|_| what_if.place(now));
         assert!(made, "the plan is not made after {PASSES_MAX} passes");
         let plan = what_if.into_view();

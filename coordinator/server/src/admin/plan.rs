@@ -129,7 +129,7 @@ impl Admin {
         workers: Option<(ClusterName, WhatIf)>,
     ) -> Result<PipelinesPlan, Status> {
         let begin = move |core: &Core, now| {
-            let plan = core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)?;
+            let plan = PipelinesWhatIf::begin(core, desired).ok_or(AdminError::OtherTerm)?;
             let Some((class, what_if)) = workers else { return Ok(plan) };
             check_workers(core, &class, &what_if, now)?;
             let keys = |workers: Vec<WorkerName>| {
@@ -142,7 +142,7 @@ impl Admin {
             within(deadline, || plan.place(clock::now()))?;
             Some(plan.into_view())
         };
-        let gather = Core::gather_pipelines_what_if;
+        let gather = PipelinesWhatIf::gather;
         self.make(permit, "the plan of pipelines", begin, gather, finish).await
     }
 
@@ -156,7 +156,7 @@ impl Admin {
         let jobs = Arc::clone(&self.jobs);
         let planned = cluster.clone();
         let begin = move |core: &Core, now| {
-            let plan = core.begin_what_if(&planned, &what_if, now);
+            let plan = WhatIfPlan::begin(core, &planned, &what_if, now);
             let plan = plan.ok_or_else(|| AdminError::cluster_not_found(core, &planned))?;
             check_workers(core, &planned, &what_if, now)?;
             Ok(plan)
@@ -166,7 +166,7 @@ impl Admin {
             let (past, now) = (jobs.past(cluster), clock::now());
             Some(wire::plan(plan.into_view(), |pool| past.wait(&pool.worker, pool.size, now)))
         };
-        self.make(permit, "the plan", begin, Core::gather_what_if, finish).await
+        self.make(permit, "the plan", begin, WhatIfPlan::gather, finish).await
     }
 
     /// Begins a plan, copies all of its input with `gather`, and finishes it on a thread of its own
@@ -176,7 +176,7 @@ impl Admin {
         permit: &Arc<PlanPermit>,
         what: &'static str,
         begin: impl FnOnce(&Core, Moment) -> Result<P, AdminError> + Send + 'static,
-        gather: fn(&Core, &mut P, usize) -> Option<bool>,
+        gather: fn(&mut P, &Core, usize) -> Option<bool>,
         finish: impl FnOnce(P, Instant) -> Option<V> + Send + 'static,
     ) -> Result<V, Status> {
         let deadline = Instant::now() + PLAN_TIMEOUT;
@@ -196,12 +196,12 @@ impl Admin {
     async fn gather<P: Send + 'static>(
         &self,
         begin: impl FnOnce(&Core, Moment) -> Result<P, AdminError> + Send + 'static,
-        gather: fn(&Core, &mut P, usize) -> Option<bool>,
+        gather: fn(&mut P, &Core, usize) -> Option<bool>,
     ) -> Result<P, Status> {
         let mut plan = self.ask("Plan", begin).await?.into_inner();
         loop {
             let slice = self.ask("Plan", move |core, _| {
-                let is_whole = gather(core, &mut plan, COPIED_PER_TURN);
+                let is_whole = gather(&mut plan, core, COPIED_PER_TURN);
                 is_whole.map(|is_whole| (plan, is_whole)).ok_or(AdminError::OtherTerm)
             });
             let (gathered, is_whole) = slice.await?.into_inner();

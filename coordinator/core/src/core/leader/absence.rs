@@ -76,7 +76,7 @@ impl Leader {
             account.settle_unknown(heard);
         }
         let ledger = &self.ledger;
-        if let Some(until) = ledger.unreported_until(key) {
+        if let Some(until) = ledger.unreported().until(key) {
             let confirmed = ledger.confirmed_since(until);
             if until > heard {
                 self.timers.set(until, Timer::Unreported(key.clone()));
@@ -108,7 +108,7 @@ impl Leader {
         let clusters = self.replica.desired.clusters.keys();
         let changed =
             clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
-        let workers = changed.flat_map(|name| ledger.accounts_of(name));
+        let workers = changed.flat_map(|name| ledger.accounts().of(name));
         let missing =
             workers.map(|(key, _)| key).filter(|key| self.absence_rules().is_missing(key));
         for key in missing.cloned().collect::<Vec<_>>() {
@@ -158,7 +158,7 @@ impl AbsenceRules<'_> {
         let after = self.facts.clusters.get(&key.cluster)?.spec().lost_after?;
         let ledger = self.facts.ledger;
         let account = ledger.account(key)?;
-        let unreported = ledger.unreported_until(key).unwrap_or_default();
+        let unreported = ledger.unreported().until(key).unwrap_or_default();
         let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
         let hearing_since = if ignores_term { Moment::EARLIEST } else { self.began_at };
         let leases_end = ledger.free_at(key).max(unreported);

@@ -158,7 +158,7 @@ impl Adoption {
         let Some(account) = ledger.account(key) else { return AdoptedAccount::default() };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
-        let is_covered = match ledger.unreported_exposure(key) {
+        let is_covered = match ledger.unreported().exposure(key) {
             Some(unreported) => unreported.is_covered(incarnation, agent, memory),
             None => memory.knows_from == Incarnation(0),
         };
@@ -171,7 +171,7 @@ impl Adoption {
         // This agent cannot know slots that an earlier agent of this term did not know.
         let unknown_before =
             account.unaccounted.filter(|_| earlier.is_some()).map(|unaccounted| unaccounted.until);
-        let unreported_changed = ledger.unreported_until(key).is_some();
+        let unreported_changed = ledger.unreported().until(key).is_some();
         let memory_end = if reports_anew { ledger.heard(key, is_covered, *at) } else { None };
         let mut account = ledger.open(key, *at);
         account.adopting = false;

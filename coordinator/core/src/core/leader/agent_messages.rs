@@ -82,7 +82,7 @@ impl Leader {
         if let Some(rule) = rule {
             return self.disconnect_offender(conn, &key, rule);
         }
-        let had_begun = worker.has_begun_drain();
+        let had_begun = worker.drain().has_begun();
         let BeatChanges { is_back, takes_nothing } = worker.record_beat(&beat);
         let mut account = self.ledger.open(&key, now);
         account.heard = account.heard.max(now);
@@ -106,7 +106,8 @@ impl Leader {
             self.pipelines.leases_changed(&stream);
         }
         self.record_failure(&key, beat.failure);
-        let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
+        let has_begun = self.observed(&key).is_some_and(|worker| worker.drain().has_begun());
+        let begins = !had_begun && has_begun;
         if begins {
             self.replica.notice(Notice::DrainStarted(key.clone()));
         }

@@ -147,14 +147,14 @@ impl AgentRules<'_> {
 
     /// The entries of a name's former agents are written: the name's own entry may be replaced.
     pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
-        let mut former = self.facts.ledger.former_accounts(key);
+        let mut former = self.facts.ledger.accounts().former_of(key);
         former.all(|(_, account)| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
     }
 
     /// Whether the agent that has the name may hold anything, or is about to report.
     fn is_name_in_use(&self, key: &WorkerKey) -> bool {
         let holds = self.facts.ledger.account(key).is_some_and(Account::holds_any);
-        holds || self.facts.ledger.unreported_until(key).is_some() || self.is_alive(key)
+        holds || self.facts.ledger.unreported().until(key).is_some() || self.is_alive(key)
     }
 
     /// Whether the agent that has the name may hold anything, of this leader or of an earlier one,
@@ -173,14 +173,16 @@ impl AgentRules<'_> {
         let session = self.facts.observed(key).and_then(Worker::session);
         let ledger = self.facts.ledger;
         let unreported =
-            ledger.unreported_until(key).is_some_and(|until| self.facts.replica.heard < until);
+            ledger.unreported().until(key).is_some_and(|until| self.facts.replica.heard < until);
         let sessions = self.sessions;
         let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
         let greets = session.is_some_and(|session| {
             !session.has_reported() && (unreported || awaited(session.conn()))
         });
-        let comes_back =
-            ledger.comes_back_until(key).is_some_and(|until| self.facts.replica.heard < until);
+        let comes_back = ledger
+            .unreported()
+            .comes_back_until(key)
+            .is_some_and(|until| self.facts.replica.heard < until);
         greets || comes_back || self.facts.replica.heard < ledger.free_at(key)
     }
 
@@ -193,8 +195,8 @@ impl AgentRules<'_> {
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
         let incarnation = worker.incarnation();
-        let at = worker.peer().map(|peer| format!(" at {peer}")).unwrap_or_default();
-        let secs = now.since(worker.named_at().unwrap_or(now)).as_secs();
+        let at = worker.occupant().peer().map(|peer| format!(" at {peer}")).unwrap_or_default();
+        let secs = now.since(worker.occupant().named_at().unwrap_or(now)).as_secs();
         let gone = match worker.session() {
             None => "; it is not connected",
             Some(_) => "",
@@ -207,7 +209,7 @@ impl AgentRules<'_> {
 /// granted anything, from the written exposure.
 pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
     match facts.observed(key) {
-        Some(worker) => worker.identity(),
+        Some(worker) => worker.occupant().identity(),
         None => facts.ledger.account(key)?.exposure.identity,
     }
 }

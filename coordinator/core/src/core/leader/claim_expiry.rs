@@ -30,7 +30,8 @@ impl Leader {
             match ledger.claim_free_at(claim) {
                 // The end of the hold checks it again.
                 Some(at)
-                    if at <= heard && ledger.hold_of(&claim.worker.cluster, heard).is_some() =>
+                    if at <= heard
+                        && ledger.unreported().hold_of(&claim.worker.cluster, heard).is_some() =>
                 {
                     on_hold.push(claim.worker.cluster.clone());
                 }

@@ -16,7 +16,7 @@ impl Leader {
         while self.replica.budget.is_left()
             && let Some(name) = self.plans.next_marked()
         {
-            let on_hold = self.ledger.hold_of(&name, self.replica.heard).is_some();
+            let on_hold = self.ledger.unreported().hold_of(&name, self.replica.heard).is_some();
             // The cluster is due again when a worker that it waits for has reported, is gone or is
             // late.
             if on_hold {

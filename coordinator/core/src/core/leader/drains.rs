@@ -8,7 +8,7 @@ impl Leader {
     /// Has a worker drained.
     pub(in crate::core) fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.worker_mut(key) else { return };
-        worker.order_drain();
+        worker.drain_mut().set_ordered();
         self.outgoing.mark(key.clone());
         self.drain_changed(key);
         self.pool_changed(key);

@@ -38,14 +38,14 @@ impl Query<'_> {
         let view = self.worker(key, now)?;
         let cluster = self.clusters.get(&key.cluster)?;
         let ledger = self.ledger;
-        let committed = ledger.committed(&key.cluster);
+        let committed = ledger.accounts().committed(&key.cluster);
         let spec = cluster.spec();
         let mut facts = vec![presence(&view)];
         facts.extend(meanwhile(&view).filter(|_| spec.class.is_none()));
         facts.extend(version_fact(&view));
         facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
-        for (former, account) in ledger.former_accounts(key) {
+        for (former, account) in ledger.accounts().former_of(key) {
             let slots = counted(account.committed(), "slot");
             let streams = counted(account.streams.len(), "stream");
             let former = &former.worker;
@@ -70,7 +70,8 @@ impl Query<'_> {
                 ),
             ])),
         }
-        if let Some((until, worker)) = ledger.hold_of(&key.cluster, self.replica.heard) {
+        if let Some((until, worker)) = ledger.unreported().hold_of(&key.cluster, self.replica.heard)
+        {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
@@ -95,7 +96,7 @@ impl Query<'_> {
             Some(_) => facts.extend(self.share_facts(key)),
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
-        let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
+        let former = ledger.accounts().former_of(key).filter_map(|(key, _)| self.worker(key, now));
         let later =
             [drain_step(&view), name_step(&view), self.generation_step(&view), update_step(&view)];
         let steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
@@ -113,7 +114,8 @@ impl Query<'_> {
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
         let lost = |key: &WorkerKey| self.observed(key).is_some_and(Worker::is_lost);
         let others = ledger
-            .accounts_of(name)
+            .accounts()
+            .of(name)
             .filter(|(key, _)| !removed(key) && !shares.contains_key(&key.worker));
         let elsewhere: u32 = others.map(|(_, account)| account.committed()).sum();
         let taken = match elsewhere {
@@ -152,7 +154,8 @@ impl Query<'_> {
                 PlannedPool { worker: worker.clone(), size: *size, committed, reason, lost }
             })
             .collect();
-        let without = ledger.accounts_of(name).filter(|(key, _)| !shares.contains_key(&key.worker));
+        let without =
+            ledger.accounts().of(name).filter(|(key, _)| !shares.contains_key(&key.worker));
         pools.extend(without.map(|(key, account)| PlannedPool {
             worker: key.worker.clone(),
             size: 0,
@@ -204,9 +207,9 @@ impl Query<'_> {
             format!("it is lost: {slots} {count} until it reports or is declared gone")
         } else if !worker.has_reported() {
             format!("it has not reported yet: {slots} {count}")
-        } else if worker.drains() {
+        } else if worker.drain().drains() {
             format!("it drains: {slots} {count} until its jobs end")
-        } else if worker.failure().is_some() {
+        } else if worker.drain().failure().is_some() {
             format!("it fails: {slots} {count} until its jobs end")
         } else if !worker.is_connected() {
             format!("it is not connected: {slots} {count}, and it keeps them")
@@ -241,7 +244,8 @@ impl Query<'_> {
             }
         }
         let ledger = self.ledger;
-        if let Some((worker, unreported)) = ledger.unreported_of(&key.set, self.replica.heard) {
+        if let Some((worker, unreported)) = ledger.unreported().of_set(&key.set, self.replica.heard)
+        {
             let timeless = unreported.exposure.sets.is_timeless();
             let ends = if timeless {
                 "until it reports or is declared gone".into()
@@ -250,7 +254,9 @@ impl Query<'_> {
             };
             facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
         }
-        if let Some((until, worker)) = ledger.hold_of(&view.cluster, self.replica.heard) {
+        if let Some((until, worker)) =
+            ledger.unreported().hold_of(&view.cluster, self.replica.heard)
+        {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"

@@ -94,7 +94,7 @@ impl<'a> GrantComposer<'a> {
         let number = account.number.next();
         let (conn, nonce) = (session.conn(), session.nonce());
         let (snapshot, renews) = (session.is_snapshot_due(), session.is_renewal_due());
-        let drain = worker.drain_order().filter(|order| !session.has_sent(*order));
+        let drain = worker.drain().order().filter(|order| !session.has_sent(*order));
         if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return None;
         }
@@ -163,7 +163,7 @@ impl<'a> GrantComposer<'a> {
             account.number = number;
         }
         let Some(worker) = self.clusters.worker_mut(key) else { return };
-        let drain_order = worker.drain_order();
+        let drain_order = worker.drain().order();
         if let Some(session) = worker.session_mut() {
             session.grant_sent(drain_order);
         }

@@ -95,18 +95,19 @@ impl<'a> GrantRules<'a> {
     /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let jobs_max = self.facts.clusters.get(cluster)?.spec().jobs_max;
-        let on_hold = self.facts.ledger.hold_of(cluster, self.facts.replica.heard).is_some();
+        let on_hold =
+            self.facts.ledger.unreported().hold_of(cluster, self.facts.replica.heard).is_some();
         (!on_hold).then(|| jobs_max.saturating_sub(self.used(cluster)))
     }
 
     /// Slots of a cluster's budget that are taken.
     fn used(&self, cluster: &ClusterName) -> u32 {
         if !mutation::on(Mutation::GrowOverBudget) {
-            return self.facts.ledger.committed(cluster);
+            return self.facts.ledger.accounts().committed(cluster);
         }
         let working =
             |key: &WorkerKey| self.facts.clusters.worker(key).is_some_and(Worker::is_working);
-        let accounts = self.facts.ledger.accounts_of(cluster).filter(|(key, _)| working(key));
+        let accounts = self.facts.ledger.accounts().of(cluster).filter(|(key, _)| working(key));
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
@@ -121,7 +122,7 @@ impl<'a> GrantRules<'a> {
         let Some(account) = self.facts.ledger.account(key) else { return false };
         let has_room = |load| {
             let class = self.facts.replica.class(&key.cluster);
-            let former = self.facts.ledger.former_load(key, self.facts.replica.heard);
+            let former = self.facts.ledger.unreported().former_load(key, self.facts.replica.heard);
             class
                 .zip(former)
                 .is_some_and(|(class, former)| account.has_room(load + former, class.capacity))

@@ -37,7 +37,7 @@ impl Leader {
         if let Err((reason, message)) = accepted {
             if reason == RefusalReason::NameTaken
                 && let Some(worker) = self.worker_mut(&key)
-                && worker.set_refused(identity, peer.clone(), now)
+                && worker.occupant_mut().set_refused(identity, peer.clone(), now)
             {
                 self.replica.notice(Notice::NameRefused { worker: key.clone(), peer });
             }
@@ -45,7 +45,7 @@ impl Leader {
             self.closed(conn);
             self.replica.refuse(conn, reason, message);
         } else if let Some(worker) = self.worker_mut(&key) {
-            worker.set_agent(agent);
+            worker.occupant_mut().set_agent(agent);
         }
     }
 
@@ -87,9 +87,9 @@ impl Leader {
         self.epoch_ahead.forget(key);
         self.replace_session(conn, hello, key, now);
         if let Some(worker) = self.worker_mut(key) {
-            worker.set_name(hello.identity, peer, now);
+            worker.occupant_mut().set_name(hello.identity, peer, now);
             if key.worker.is_former() {
-                worker.order_drain();
+                worker.drain_mut().set_ordered();
             }
         }
         self.await_welcome(conn, key);

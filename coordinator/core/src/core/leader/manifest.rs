@@ -27,7 +27,7 @@ impl Leader {
         if !gone.is_empty() {
             let former = &mut self.replica.former_handovers;
             former.extend(gone);
-            former.retain(|set, _| self.ledger.claimed(set) > 0);
+            former.retain(|set, _| self.ledger.claim_table().count(set) > 0);
         }
         for cluster in &clusters {
             self.plan_now(cluster, now);

@@ -111,7 +111,7 @@ pub(super) fn pool_shares(
     let order = assumed.rollout_order(name, cluster.spec());
     let mut workers: Vec<PoolWorker> = Vec::new();
     let (mut elsewhere, mut unreported) = (0u32, 0u32);
-    for (key, account) in facts.ledger.accounts_of(name) {
+    for (key, account) in facts.ledger.accounts().of(name) {
         let state = cluster.workers().get(&key.worker);
         match state.filter(|worker| takes_jobs(worker, account)) {
             Some(_) | None if removed(&key.worker) => {}

@@ -119,12 +119,12 @@ impl Pools {
         }
         let are_ignored =
             mutation::on(Mutation::UnreportedTakesSlots) || mutation::on(Mutation::GrowOverBudget);
-        let unreported = if are_ignored { 0 } else { ledger.unreported_slots(name) };
+        let unreported = if are_ignored { 0 } else { ledger.accounts().unreported_slots(name) };
         let counted = self.counted_sum + u64::from(unreported);
         let elsewhere = if mutation::on(Mutation::GrowOverBudget) {
             0
         } else {
-            u64::from(ledger.committed(name)).saturating_sub(counted)
+            u64::from(ledger.accounts().committed(name)).saturating_sub(counted)
         };
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = spec.jobs_max.saturating_sub(elsewhere);

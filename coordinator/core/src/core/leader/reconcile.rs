@@ -159,7 +159,7 @@ impl Leader {
         let is_here = set.spec.cluster == key.cluster;
         if is_here
             && is_newest_holder(&self.ledger, stream, key, on)
-            && let Some(account_id) = self.ledger.account_id_of(&key.cluster, &key.worker)
+            && let Some(account_id) = self.ledger.accounts().id_of(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
             planned.on = Some(PlannedWorker { name: key.worker.clone(), account_id });

@@ -100,10 +100,10 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
         ttl: cluster.spec().ttl.max(account.ttl),
         jobs_max: cluster.spec().jobs_per_worker_max.max(account.committed()).max(account.size()),
         sets,
-        identity: worker.identity(),
-        fresh_agent: worker.agent().filter(|_| is_fresh),
+        identity: worker.occupant().identity(),
+        fresh_agent: worker.occupant().agent().filter(|_| is_fresh),
     };
-    Some(match ledger.unreported_exposure(key) {
+    Some(match ledger.unreported().exposure(key) {
         Some(unreported) => replica.lists.joined(&key.cluster, &wanted, unreported),
         None => wanted,
     })

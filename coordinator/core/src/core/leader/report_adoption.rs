@@ -116,7 +116,7 @@ impl Leader {
     /// Brings the account up to the whole report.
     fn end_adoption(&mut self, key: &WorkerKey, adoption: &Adoption) {
         let Some(worker) = self.observed(key) else { return };
-        let (incarnation, agent) = (worker.incarnation(), worker.agent());
+        let (incarnation, agent) = (worker.incarnation(), worker.occupant().agent());
         let AdoptedAccount { unreported_ends, unreported_changed } =
             adoption.end(&mut self.ledger, incarnation, agent);
         for at in unreported_ends {

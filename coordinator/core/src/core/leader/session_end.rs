@@ -85,9 +85,9 @@ impl Leader {
     pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let heard = worker.session().is_none_or(Session::has_reported);
-        let left = worker.drain() == DrainPhase::Leaving && worker.has_reported() && heard;
+        let left = worker.drain().phase() == DrainPhase::Leaving && worker.has_reported() && heard;
         let conn = worker.session().map(Session::conn);
-        let unreported = self.ledger.unreported_until(key);
+        let unreported = self.ledger.unreported().until(key);
         if unreported.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnreported) {
             return;
         }

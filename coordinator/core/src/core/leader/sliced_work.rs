@@ -52,11 +52,11 @@ impl Leader {
             }
             SlicedTask::ClaimsOfSets { sets, slot } => {
                 let ledger = &self.ledger;
-                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
-                let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
+                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.claim_table().len());
+                let claimed = ledger.claim_table().slots(slot..end).map(|(stream, _)| stream);
                 let claimed = claimed.filter(|stream| sets.contains(&stream.set));
                 let claimed: Vec<_> = claimed.cloned().collect();
-                let is_over = end >= ledger.slots();
+                let is_over = end >= ledger.claim_table().len();
                 self.replica.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &claimed {
                     self.reconcile_stream(stream, now);

@@ -320,7 +320,7 @@ impl Leader {
 fn stream_owners(cluster: &ClusterName, facts: Facts<'_>) -> Vec<PlannedWorker> {
     let owners = facts.clusters.stream_owners(cluster).into_iter();
     let owners = owners.filter_map(|name| {
-        let account_id = facts.ledger.account_id_of(cluster, &name)?;
+        let account_id = facts.ledger.accounts().id_of(cluster, &name)?;
         Some(PlannedWorker { name, account_id })
     });
     owners.collect()

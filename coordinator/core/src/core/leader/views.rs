@@ -64,7 +64,7 @@ impl Core {
     ) -> Option<impl Iterator<Item = WorkerView> + 'a> {
         self.desired().clusters.get(cluster)?;
         let of_leader = move |query: Query<'a>| {
-            let accounts = query.ledger.accounts_of_after(cluster, after);
+            let accounts = query.ledger.accounts().of_after(cluster, after);
             accounts.map(move |(key, account)| query.worker_view(key, account, now))
         };
         Some(self.query().into_iter().flat_map(of_leader))
@@ -104,7 +104,7 @@ impl Core {
     /// this term that no agent with a memory has reported. None if it can hold none.
     #[must_use]
     pub fn unreported_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.query()?.ledger.unreported_until(key)
+        self.query()?.ledger.unreported().until(key)
     }
 
     /// The desired state that is in force. A large manifest is read in several turns and is in
@@ -251,12 +251,12 @@ impl Query<'_> {
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
     fn is_cluster_held(&self, name: &ClusterName) -> bool {
-        self.ledger.hold_of(name, self.replica.heard).is_some()
+        self.ledger.unreported().hold_of(name, self.replica.heard).is_some()
     }
 
     /// The other agent that wants a worker's name, if it was refused lately.
     fn refused_agent(&self, key: &WorkerKey, now: Moment) -> Option<RefusedAgentView> {
-        let refused = self.observed(key)?.refused()?;
+        let refused = self.observed(key)?.occupant().refused()?;
         let view = RefusedAgentView { peer: refused.peer(), ago: refused.ago(now) };
         refused.is_shown(now).then_some(view)
     }
@@ -272,7 +272,7 @@ impl Query<'_> {
     fn owned_streams(&self, set: &SetName) -> usize {
         // Streams that are no longer desired may still be claimed.
         let streams = self.replica.sets.get(set).map_or(0, |set| set.streams.len());
-        self.ledger.claimed(set).min(streams)
+        self.ledger.claim_table().count(set).min(streams)
     }
 
     pub(super) fn cluster_view(
@@ -292,11 +292,11 @@ impl Query<'_> {
             view.streams_owned += self.owned_streams(set_name);
         }
         let ledger = self.ledger;
-        view.held = ledger.hold_of(name, self.replica.heard).map(|(until, worker)| {
+        view.held = ledger.unreported().hold_of(name, self.replica.heard).map(|(until, worker)| {
             let left = until.since(now).as_secs_f64();
             format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
         });
-        for (key, account) in ledger.accounts_of(name) {
+        for (key, account) in ledger.accounts().of(name) {
             let worker = self.worker_view(key, account, now);
             view.committed = view.committed.saturating_add(worker.committed);
             view.running = view.running.saturating_add(worker.running.unwrap_or(0));
@@ -317,7 +317,7 @@ impl Query<'_> {
     /// The deadline of a worker's drain, if it has passed.
     fn overdue(&self, key: &WorkerKey, now: Moment) -> Option<Duration> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let since = cluster.workers().get(&key.worker)?.drains_since()?;
+        let since = cluster.workers().get(&key.worker)?.drain().since()?;
         let deadline = cluster.spec().drain_deadline;
         (now.since(since) > deadline).then_some(deadline)
     }
@@ -339,9 +339,9 @@ impl Query<'_> {
         WorkerView {
             key: key.clone(),
             presence,
-            drain: worker.map_or(DrainPhase::Working, Worker::drain),
-            failure: worker.and_then(|worker| worker.failure().cloned()),
-            drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
+            drain: worker.map_or(DrainPhase::Working, |worker| worker.drain().phase()),
+            failure: worker.and_then(|worker| worker.drain().failure().cloned()),
+            drain_ordered: worker.is_some_and(|worker| worker.drain().is_ordered()),
             drain_overdue: self.overdue(key, now),
             agent: identity_of_holder(key, self.facts()),
             incarnation: account.incarnation,

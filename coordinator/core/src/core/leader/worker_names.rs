@@ -53,7 +53,7 @@ impl Leader {
         self.ledger.rename(key, former);
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         if let Some(mut worker) = cluster.remove_worker(&key.worker) {
-            worker.order_drain();
+            worker.drain_mut().set_ordered();
             worker.streams_mut().unwant_all();
             let session = worker.session().map(Session::conn);
             cluster.insert_worker(former.worker.clone(), worker);

@@ -23,7 +23,7 @@ impl Query<'_> {
     fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
         let spec = self.replica.desired.clusters.get(name)?;
         let view = self.cluster_view(name, spec, now);
-        let accounts = self.ledger.accounts_of(name);
+        let accounts = self.ledger.accounts().of(name);
         let workers: Vec<_> =
             accounts.map(|(key, account)| self.worker_view(key, account, now)).collect();
         let mut facts = Vec::new();

@@ -98,7 +98,7 @@ impl Query<'_> {
             .shares
             .of_class(class)
             .map(|(_, worker_shares)| worker_shares.keys().len());
-        let accounts = self.ledger.accounts_of(class);
+        let accounts = self.ledger.accounts().of(class);
         let claimed = accounts.map(|(_, account)| account.streams.len());
         (planned.sum(), claimed.sum())
     }

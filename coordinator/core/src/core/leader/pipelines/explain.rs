@@ -30,7 +30,7 @@ impl Query<'_> {
         let spec = self.replica.desired.pipelines.get(name)?;
         let classes: BTreeSet<_> = spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let hold = self.ledger.hold_of(class, self.replica.heard);
+            let hold = self.ledger.unreported().hold_of(class, self.replica.heard);
             if let Some((until, worker)) = hold {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(

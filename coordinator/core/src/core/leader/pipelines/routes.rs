@@ -193,7 +193,7 @@ impl Pipelines {
         let node = ShareKey::of(stream).and_then(|key| {
             // The load of a share is known only after recovery.
             (!self.recovering.contains(&key.pipeline)).then_some(())?;
-            ledger.unreported_of(&stream.set, heard).is_none().then_some(())?;
+            ledger.unreported().of_set(&stream.set, heard).is_none().then_some(())?;
             let state = self.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = leases_of(ledger, &key.pipeline, &key.node).into_iter();
             let counted = leases.filter(|(_, claim)| {
@@ -279,7 +279,7 @@ pub(super) fn leases_of<'a>(
 ) -> Vec<(&'a StreamKey, &'a Claim)> {
     let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
         .expect("two labels are printable");
-    ledger.claims_on(pipeline.shares(), prefix).collect()
+    ledger.claim_table().shares_of(pipeline.shares(), prefix).collect()
 }
 
 /// Whether its worker may continue to use it.

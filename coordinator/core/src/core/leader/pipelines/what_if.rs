@@ -74,24 +74,20 @@ struct Planned {
     shares: BTreeMap<ShareKey, SharePlace>,
 }
 
-impl Core {
+impl PipelinesWhatIf {
     /// A plan of all pipelines under another desired state, before its input is gathered. None if
     /// this replica does not lead.
     #[must_use]
-    pub fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> Option<PipelinesWhatIf> {
-        Some(self.query()?.begin_pipelines_what_if(desired))
+    pub fn begin(core: &Core, desired: Arc<Desired>) -> Option<Self> {
+        Some(core.query()?.begin_pipelines_what_if(desired))
     }
 
     /// Gathers about `most` more workers, pipelines and shares. Returns whether the input is whole;
     /// none if the term has ended in which the plan began.
     #[must_use]
-    pub fn gather_pipelines_what_if(
-        &self,
-        what_if: &mut PipelinesWhatIf,
-        most: usize,
-    ) -> Option<bool> {
-        let query = self.query().filter(|query| query.ledger.epoch() == what_if.epoch)?;
-        Some(query.gather_pipelines_what_if(what_if, most))
+    pub fn gather(&mut self, core: &Core, most: usize) -> Option<bool> {
+        let query = core.query().filter(|query| query.ledger.epoch() == self.epoch)?;
+        Some(query.gather_pipelines_what_if(self, most))
     }
 }
 
@@ -169,7 +165,7 @@ impl PipelinesCopy {
         most: usize,
     ) -> Option<WorkerKey> {
         let mut copied = 0;
-        for (key, account) in facts.ledger.accounts_after(after) {
+        for (key, account) in facts.ledger.accounts().after(after) {
             copied += 1;
             let class = self.clusters.get_mut(&key.cluster);
             let has_shares = account.sets.keys().any(|set| set.is_shares());
@@ -226,7 +222,7 @@ impl PipelinesCopy {
     fn drain(&mut self, key: &WorkerKey) {
         let Self { replica, ledger, clusters, pipelines } = self;
         if let Some(worker) = clusters.worker_mut(key) {
-            worker.order_drain();
+            worker.drain_mut().set_ordered();
             pipelines.drain_changed(key, Facts { replica, ledger, clusters });
         }
     }

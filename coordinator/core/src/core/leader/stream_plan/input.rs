@@ -128,7 +128,7 @@ impl StreamPlan {
 /// again as soon as that worker is back.
 fn is_unreported_of(set: &SetName, stream: &Stream, facts: Facts<'_>) -> bool {
     let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
-    !facts.ledger.is_heard_of(&stream, facts.replica.heard)
+    !facts.ledger.unreported().is_heard_of(&stream, facts.replica.heard)
 }
 
 /// Whether a stream stays with a lost worker because its lease there never ends by time: a move

@@ -37,25 +37,20 @@ pub struct WhatIfPlan {
     present: Vec<Vec<Option<WorkerName>>>,
 }
 
-impl Core {
+impl WhatIfPlan {
     /// A plan of a cluster under other circumstances, before the input of its streams is gathered.
     /// None if no manifest defines the cluster, in force or assumed, or this replica does not lead.
     #[must_use]
-    pub fn begin_what_if(
-        &self,
-        name: &ClusterName,
-        what_if: &WhatIf,
-        now: Moment,
-    ) -> Option<WhatIfPlan> {
-        self.query()?.begin_what_if(name, what_if, now)
+    pub fn begin(core: &Core, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<Self> {
+        core.query()?.begin_what_if(name, what_if, now)
     }
 
     /// Gathers at most `most` more streams. Returns whether the input is whole; none if the term
     /// has ended in which the plan began.
     #[must_use]
-    pub fn gather_what_if(&self, plan: &mut WhatIfPlan, most: usize) -> Option<bool> {
-        let query = self.query().filter(|query| query.ledger.epoch() == plan.epoch)?;
-        Some(query.gather_what_if(plan, most))
+    pub fn gather(&mut self, core: &Core, most: usize) -> Option<bool> {
+        let query = core.query().filter(|query| query.ledger.epoch() == self.epoch)?;
+        Some(query.gather_what_if(self, most))
     }
 }
 
