@@ -1,7 +1,7 @@
 //! The product on real nodes, as its users install it, and its namespaces for tests, each with a
 //! folder that the workers of its pods write their journals to, and all that its pods came to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Formatter};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -295,17 +295,47 @@ impl TestNamespace<'_> {
         self.pods_seen()
     }
 
+    /// The fewest pods that were ready at once, and not about to end, since this many were for the
+    /// first time.
+    ///
+    /// # Panics
+    /// If what was seen cannot be read.
+    #[must_use]
+    pub fn fewest_ready(&self, all: usize) -> usize {
+        let mut ready = BTreeSet::new();
+        let counts = self.events().into_iter().map(|(kind, pod)| {
+            let name = pod["metadata"]["name"].clone().to_string();
+            let ends = kind == "DELETED" || !pod["metadata"]["deletionTimestamp"].is_null();
+            if is_ready(&pod) && !ends {
+                ready.insert(name)
+            } else {
+                ready.remove(&name)
+            };
+            ready.len()
+        });
+        let counts: Vec<_> = counts.collect();
+        let since_all = counts.into_iter().skip_while(|count| *count < all);
+        since_all.min().unwrap_or(0)
+    }
+
     /// The last event of every pod, by its name: what kind it is of, and the pod.
     fn last_events(&self) -> BTreeMap<String, (String, Value)> {
+        let named = self.events().into_iter().filter_map(|(kind, pod)| {
+            Some((pod["metadata"]["name"].as_str()?.to_owned(), (kind, pod)))
+        });
+        named.collect()
+    }
+
+    /// All events of pods, in their order: of what kind each is, and the pod.
+    fn events(&self) -> Vec<(String, Value)> {
         let file = File::open(&self.seen).expect("it was created");
         let events = serde_json::Deserializer::from_reader(std::io::BufReader::new(file));
         // The last may be half written.
         let events = events.into_iter::<Value>().map_while(Result::ok);
-        let named = events.filter_map(|mut event| {
-            let (kind, pod) = (event["type"].as_str()?.to_owned(), event["object"].take());
-            Some((pod["metadata"]["name"].as_str()?.to_owned(), (kind, pod)))
+        let pods = events.filter_map(|mut event| {
+            Some((event["type"].as_str()?.to_owned(), event["object"].take()))
         });
-        named.collect()
+        pods.collect()
     }
 
     /// The folder of the workers' journals.
@@ -337,6 +367,12 @@ pub fn container(pod: &Value, name: &str) -> Value {
     let kinds = ["containerStatuses", "initContainerStatuses"];
     let mut all = kinds.iter().filter_map(|kind| pod["status"][kind].as_array()).flatten();
     all.find(|status| status["name"] == name).cloned().unwrap_or_default()
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 impl Drop for TestNamespace<'_> {
