@@ -51,8 +51,6 @@ pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
     let config = annotations::read(&bare, with)?;
     let cluster = cluster(pod, with)?;
     let (fresh, added) = build(&bare, &config, with, &cluster, &mut warnings)?;
-    warnings::all(&bare, &config, with, &mut warnings);
-    ports_taken(&bare, &config, &mut warnings);
     match status {
         Some(status) if status.same_as(fresh) && complete(pod, &status) => edits.clear(),
         _ => edits.extend(added),
@@ -98,7 +96,8 @@ fn label<'a>(pod: &'a Value, name: &str) -> Result<Option<&'a Value>, Refusal> {
     Ok(map_at(pod, &keys(&["metadata", "labels"]))?.and_then(|labels| labels.get(name)))
 }
 
-/// The edits that inject a pod without a sidecar, and the digest of the injection.
+/// The edits that inject a pod without a sidecar, and the digest of the injection. Adds the
+/// warnings, which the pod's annotation has too.
 fn build(
     bare: &Value,
     config: &PodSettings,
@@ -150,6 +149,9 @@ fn build(
     let annotations = keys(&["metadata", "annotations"]);
     draft.want_map(&annotations)?;
     local_volumes(&mut draft, &mut status)?;
+    warnings::all(bare, config, with, warnings);
+    ports_taken(bare, config, warnings);
+    status.warnings.clone_from(warnings);
     let digest = status.digest;
     let text = status.write(&draft, &worker.path);
     draft.insert(below(&annotations, STATUS), text.into());

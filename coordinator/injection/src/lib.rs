@@ -27,5 +27,5 @@ pub use edit::{Edit, EditOperation, Step, apply};
 pub use flags::{FLAGS, Flag, check_flag};
 pub use injection::{Injection, inject};
 pub use refusal::Refusal;
-pub use removal::{Injected, injected, uninject};
+pub use removal::{Injected, injected, uninject, warnings};
 pub use sidecar::{AgentUser, Resources, Sidecar};

@@ -32,6 +32,13 @@ pub fn injected(pod: &Value) -> Option<Injected> {
     })
 }
 
+/// The warnings of a pod's injection, as the annotation [`STATUS`] has them; none if it cannot be
+/// read.
+#[must_use]
+pub fn warnings(annotation: &str) -> Vec<String> {
+    serde_json::from_str(annotation).map_or_else(|_| Vec::new(), |status: Status| status.warnings)
+}
+
 /// The edits that remove the injection from a pod; empty if nothing was injected.
 ///
 /// # Errors

@@ -77,6 +77,9 @@ pub(crate) struct Status {
     /// The annotation of volumes that do not keep a node.
     #[serde(default, skip_serializing_if = "LocalVolumes::is_empty")]
     pub(crate) local_volumes: LocalVolumes,
+    /// What works, and may surprise the user. An admission's answer often reaches a controller only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
     /// Maps and lists that were made, in the worker's container those that begin with `worker.`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     made: Vec<String>,
@@ -105,6 +108,7 @@ impl Status {
             label: false,
             pull_secrets: Vec::new(),
             local_volumes: LocalVolumes::default(),
+            warnings: Vec::new(),
             made: Vec::new(),
             null: Vec::new(),
             digest,

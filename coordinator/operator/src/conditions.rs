@@ -19,6 +19,8 @@ const STALLED: &str = "Stalled";
 const RECONCILING: &str = "Reconciling";
 /// Some pods have an outdated agent. The condition is present only while it is true.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
+/// Some pods were injected with a warning. The condition is present only while it is true.
+pub(super) const INJECTION_WARNINGS: &str = "InjectionWarnings";
 /// The limits of a class keep it from the number of workers asked for. The condition is present
 /// only while it is true.
 pub(super) const SCALING_LIMITED: &str = "ScalingLimited";

@@ -1,5 +1,6 @@
 //! What pods are warned of, why they are refused, and which are left alone.
 
+use leasehold_injection::names::STATUS;
 use leasehold_injection::{inject, injected, uninject};
 use serde_json::{Value, json};
 
@@ -51,8 +52,11 @@ fn warns_about_surprising_settings() {
     assert!(!warned(json!({ "hostNetwork": false }), "hostNetwork"));
     assert!(warned(json!({}), "spec.containers[1] listens on port 7412"));
     with.drain_deadline = None;
-    let (_, warnings) = check(&pod(json!({})), &with);
+    let (out, warnings) = check(&pod(json!({})), &with);
     assert!(warnings.iter().any(|warning| warning.contains("drain.deadline")), "{warnings:?}");
+    let kept = out["metadata"]["annotations"][STATUS].as_str().expect("the annotation");
+    assert_eq!(leasehold_injection::warnings(kept), warnings);
+    assert_eq!(leasehold_injection::warnings("{}"), Vec::<String>::new());
 }
 
 #[test]

@@ -167,6 +167,7 @@ fn bare(name: &str) -> PodFacts {
         opted_in: false,
         agent_image: None,
         agent_image_wanted: None,
+        warnings: Vec::new(),
     }
 }
 

@@ -33,6 +33,8 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORTED_MAX: usize = 10_000;
 /// The most pods that a cluster's counts name.
 const NAMED_MAX: usize = 5;
+/// The most different warnings that they quote: a condition's message is short.
+const WARNINGS_NAMED_MAX: usize = 3;
 
 /// The agents of each cluster's pods.
 pub(crate) type InjectionByCluster = Arc<BTreeMap<ClusterName, InjectionCounts>>;
@@ -46,10 +48,26 @@ pub(crate) struct InjectionCounts {
     pub(crate) missing: u32,
     /// Pods with another agent than a new pod gets.
     pub(crate) outdated: u32,
+    /// Pods whose agent was injected with a warning.
+    pub(crate) warned: u32,
+    /// The first different warnings, each with a pod that has it.
+    pub(crate) warnings: Vec<(String, String)>,
     /// The first of those that have none.
     pub(crate) missing_pods: Vec<String>,
     /// The first outdated ones, each with its image and the one that a new pod gets.
     pub(crate) outdated_pods: Vec<(String, String, String)>,
+}
+
+impl InjectionCounts {
+    fn count_warnings(&mut self, pod: &PodFacts) {
+        self.warned += u32::from(!pod.warnings.is_empty());
+        for warning in &pod.warnings {
+            let is_new = self.warnings.iter().all(|(_, named)| named != warning);
+            if is_new && self.warnings.len() < WARNINGS_NAMED_MAX {
+                self.warnings.push((pod.pod.name.clone(), warning.clone()));
+            }
+        }
+    }
 }
 
 /// The state of a pod's injection.
@@ -170,6 +188,7 @@ fn count_agents<'a>(
             Some(cluster) => all.entry(cluster.clone()).or_default(),
             None => &mut unassigned,
         };
+        counts.count_warnings(pod);
         let name = || pod.pod.name.clone();
         match injection_state(pod, cluster.as_ref(), injector, clusters) {
             InjectionState::Current => counts.injected += 1,
@@ -304,6 +323,8 @@ mod tests {
             injected: 4,
             missing: 2,
             outdated: 1,
+            warned: 0,
+            warnings: Vec::new(),
             missing_pods: vec!["d".into(), "e".into()],
             outdated_pods: vec![old],
         };
@@ -314,5 +335,30 @@ mod tests {
         let (missing, _, found) = count_agents(&pods, &injector(), &clusters);
         assert_eq!((missing.len(), missing[1].1.as_ref()), (2, None));
         assert_eq!(found.values().map(|counts| counts.missing).sum::<u32>(), 1);
+    }
+
+    #[test]
+    fn warnings_of_injections_are_counted_by_pod_and_quoted_once() {
+        let annotation = |warnings: Value| {
+            let status = json!({
+                "version": 1, "image": "agent:2", "digest": "", "container": "worker",
+                "hook": "added", "warnings": warnings,
+            });
+            json!({ STATUS: status.to_string() })
+        };
+        let warned = |name: &str, warnings: &[&str]| {
+            pod(name, Some("ci"), Some("agent:2"), annotation(json!(warnings)))
+        };
+        let pods = [
+            warned("a", &["grace"]),
+            warned("b", &["grace", "dns", "ports"]),
+            warned("c", &[]),
+            warned("d", &["a fourth"]),
+        ];
+        let (_, _, found) = count_agents(&pods, &injector(), &Clusters::default());
+        let counts = found.values().next().expect("counts");
+        let quoted = [("a", "grace"), ("b", "dns"), ("b", "ports")];
+        let quoted = quoted.map(|(pod, warning)| (pod.to_owned(), warning.to_owned()));
+        assert_eq!((counts.warned, &counts.warnings[..]), (3, &quoted[..]));
     }
 }

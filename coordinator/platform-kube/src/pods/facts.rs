@@ -23,6 +23,8 @@ const IMAGE_ANNOTATION: &str = "config.leasehold.dev/image";
 /// The longest text of a pod that is kept, in bytes: who may create pods decides how long theirs
 /// are.
 const TEXT_BYTES_MAX: usize = 1024;
+/// The most warnings of an injection that are kept.
+const WARNINGS_MAX: usize = 3;
 /// The default grace period of a pod.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -93,6 +95,8 @@ pub struct PodFacts {
     /// The agent's image that the pod itself decides: by its annotation, or by a hand-written
     /// sidecar, which injection does not change.
     pub agent_image_wanted: Option<String>,
+    /// The first warnings of its injection.
+    pub warnings: Vec<String>,
 }
 
 /// The phase of a pod.
@@ -190,6 +194,10 @@ impl PodFacts {
             } else {
                 spec.and_then(agent_image)
             },
+            warnings: annotations.get(STATUS).map_or_else(Vec::new, |status| {
+                let warnings = leasehold_injection::warnings(status).into_iter();
+                warnings.take(WARNINGS_MAX).map(|warning| cut(&warning)).collect()
+            }),
             version: version(pod.metadata.resource_version.as_deref()),
             pod: PodName { namespace, name },
             uid,

@@ -186,6 +186,18 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
 
     fixture.kubectl(&["delete", "pod", "skipped", "--force", "--grace-period=0"]);
     agents_are(2, 0, 0);
+    assert_eq!(condition("InjectionWarnings"), Value::Null);
+    let mut short = opted_in("short", json!({}));
+    short["spec"]["terminationGracePeriodSeconds"] = json!(5);
+    fixture.create(&short);
+    let warned = eventually("the warning of a pod", || {
+        Some(condition("InjectionWarnings")).filter(|condition| condition["status"] == "True")
+    });
+    let quoted = "short: spec.terminationGracePeriodSeconds is 5";
+    assert!(warned["message"].as_str().expect("a text").contains(quoted), "{warned}");
+    fixture.kubectl(&["delete", "pod", "short", "--force", "--grace-period=0"]);
+    agents_are(2, 0, 0);
+    eventually("no warning", || condition("InjectionWarnings").is_null().then_some(()));
     // Another image for agents that are made from now on.
     let flag = fixture.replicas.flags.iter_mut().find(|flag| *flag == "mirror/agent:1");
     *flag.expect("the flag") = "mirror/agent:2".to_owned();

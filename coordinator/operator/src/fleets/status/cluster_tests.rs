@@ -290,3 +290,17 @@ fn missing_agents_degrade_and_outdated_ones_do_not() {
     let agents = written(&facts).agents;
     assert_eq!((agents.injected, agents.missing, agents.outdated), (2, 7, 1));
 }
+
+#[test]
+fn warnings_of_injections_are_a_condition_and_change_no_other() {
+    let mut facts = facts();
+    let warning = "spec.terminationGracePeriodSeconds is 30 (the default)";
+    facts.agents.warned = 2;
+    facts.agents.warnings = vec![("a".into(), warning.into())];
+    let (words_of, _) = words(&facts);
+    assert_eq!(words_of[0], "+Ready Ready");
+    assert_eq!(words_of[3], "+InjectionWarnings PodSettings");
+    let message = written(&facts).conditions[3].message.clone();
+    let quoted = format!("for example a: {warning};");
+    assert!(message.starts_with("2 pods") && message.contains(&quoted), "{message}");
+}

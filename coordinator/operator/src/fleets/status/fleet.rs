@@ -12,8 +12,8 @@ use leasehold_platform_kube::pods::PodFacts;
 use super::super::InjectionCounts;
 use super::super::workload::{Rollout, StuckReason, WorkloadState};
 use crate::conditions::{
-    AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
-    REPLICAS_MANAGED, SCALING_LIMITED, invalid_spec, stalled_or_reconciling,
+    AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, INJECTION_WARNINGS, PROGRESSING,
+    READY, REPLICAS_MANAGED, SCALING_LIMITED, invalid_spec, stalled_or_reconciling,
 };
 
 /// The most workers that a message names.
@@ -99,6 +99,8 @@ pub(super) fn desired_conditions<V>(
     let mut conditions = vec![ready, progressing, degraded];
     conditions.extend(stalled_or_reconciling(stalled, reconciling));
     conditions.extend(outdated(facts).map(|why| DesiredCondition::new(AGENTS_OUTDATED, true, why)));
+    conditions
+        .extend(warned(facts).map(|why| DesiredCondition::new(INJECTION_WARNINGS, true, why)));
     let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
     let limited = limited.map(|(reason, message)| ConditionReason::new(reason, message));
     conditions.extend(limited.map(|why| DesiredCondition::new(SCALING_LIMITED, true, why)));
@@ -240,6 +242,21 @@ fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
         named(&names, *outdated)
     );
     Some(ConditionReason::new("ImageDiffers", message))
+}
+
+/// Settings of pods that work and may surprise. The webhook answers with its warnings to the
+/// creator of a pod, which mostly is a controller.
+fn warned<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let InjectionCounts { warned, warnings, .. } = &facts.agents;
+    let quoted = warnings.iter().map(|(pod, warning)| format!("{pod}: {warning}"));
+    let quoted: Vec<_> = quoted.collect();
+    (!quoted.is_empty()).then(|| {
+        let message = format!(
+            "{warned} pods were injected with a warning, for example {}; change the pod template,              and new pods have none",
+            quoted.join("; ")
+        );
+        ConditionReason::new("PodSettings", message)
+    })
 }
 
 /// Names for a message; `all` is their full number.
