@@ -5,7 +5,8 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use kube::runtime::watcher::watch_object;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::watcher::Event;
 use leasehold_coordinator_core::campaign::{LeadSettings, TermTaken};
 use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
@@ -28,6 +29,7 @@ use crate::lease_error::LeaseError;
 use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, LeaseRecord};
 use crate::pods::Pods;
 use crate::term_stores::{PodExposures, RELEASE_TIMEOUT, TermLease};
+use crate::watch_cache::{events, named};
 
 /// Candidates wait for a random part of this, so that one is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
@@ -66,7 +68,7 @@ pub(crate) struct LeaseCandidate {
 /// The state of a standby.
 struct Watch {
     detector: LeaderFailureDetector,
-    changes: mpsc::Receiver<Result<Option<LeaseRecord>, String>>,
+    changes: mpsc::Receiver<LeaseChange>,
     _watcher: JoinSet<()>,
     /// The leader that it connects to: holder and epoch.
     followed: Option<(String, Option<Epoch>)>,
@@ -85,13 +87,32 @@ enum Found {
     Taken(Result<Option<(HeldLease, Moment)>, LeaseError>),
 }
 
+/// A change of the Lease, or of whether it is watched.
+enum LeaseChange {
+    /// Its record; none where there is no Lease.
+    Read(Option<LeaseRecord>),
+    /// It cannot be read.
+    Invalid(LeaseError),
+    /// The watch has failed, which it has logged, and is tried again.
+    NotWatched,
+}
+
+impl LeaseChange {
+    fn of(lease: Option<Lease>) -> Self {
+        match lease.map(LeaseRecord::of).transpose() {
+            Ok(record) => Self::Read(record),
+            Err(error) => Self::Invalid(error),
+        }
+    }
+}
+
 /// Why a standby woke up.
 enum Woken {
     Command(Option<Command>),
     DriverGone,
     Ready(Result<(), Stopped>),
     Found(Found),
-    Changed(Result<Option<LeaseRecord>, String>),
+    Changed(LeaseChange),
     LeaderSignal(LeaderSignal),
     Time,
 }
@@ -156,14 +177,15 @@ impl Candidate for LeaseCandidate {
                         return Ok(won);
                     }
                 }
-                Woken::Changed(Ok(record)) => {
+                Woken::Changed(LeaseChange::Read(record)) => {
                     self.lock.note_cell(record.as_ref().and_then(|record| record.cell));
                     watch.detector.on_watch_event(record, now);
                 }
-                Woken::Changed(Err(why)) => {
+                Woken::Changed(LeaseChange::Invalid(error)) => {
                     watch.detector.api_failed();
-                    context.errors.report("cannot watch the Lease", &why);
+                    context.errors.report("the Lease is invalid", &error);
                 }
+                Woken::Changed(LeaseChange::NotWatched) => watch.detector.api_failed(),
                 Woken::LeaderSignal(signal) => watch.detector.on_signal(signal, now),
                 Woken::Time => {}
             }
@@ -302,19 +324,26 @@ impl LeaseCandidate {
 }
 
 /// Sends each change of the Lease, until the receiver is dropped.
-async fn watch_lease(lock: LeaseLock, changes: mpsc::Sender<Result<Option<LeaseRecord>, String>>) {
-    let mut lease = pin!(watch_object(lock.api(), LEASE));
-    while let Some(change) = lease.next().await {
-        let change = match change {
-            Ok(lease) => lease.map(LeaseRecord::of).transpose().map_err(|error| error.to_string()),
-            Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+async fn watch_lease(lock: LeaseLock, changes: mpsc::Sender<LeaseChange>) {
+    let mut events = pin!(events("the Lease of leadership", lock.api(), named(LEASE)));
+    let mut listed = None;
+    while let Some(event) = events.next().await {
+        let change = match event {
+            Ok(Event::Init) => {
+                listed = None;
+                continue;
+            }
+            Ok(Event::InitApply(lease)) => {
+                listed = Some(lease);
+                continue;
+            }
+            Ok(Event::InitDone) => LeaseChange::of(listed.take()),
+            Ok(Event::Apply(lease)) => LeaseChange::of(Some(lease)),
+            Ok(Event::Delete(_)) => LeaseChange::Read(None),
+            Err(_) => LeaseChange::NotWatched,
         };
-        let failed = change.is_err();
         if changes.send(change).await.is_err() {
             return;
-        }
-        if failed {
-            sleep(PAUSE).await;
         }
     }
 }
