@@ -18,10 +18,8 @@ use super::access::Access;
 use super::binaries;
 use super::guard::{Guard, Leftover};
 use super::pki::{AUTHORITY, Pki, Subject};
+use super::wait::POLL;
 use crate::process::Process;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
 
 /// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
 const PATIENCE: Duration = Duration::from_secs(240);

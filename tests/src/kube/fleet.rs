@@ -15,12 +15,10 @@ use rustix::process::Signal;
 use super::access::{Access, TokenFor};
 use super::pods::{Runner, SimulatedPod};
 use super::replicas::AUDIENCE;
+use super::wait::POLL;
 use crate::http::call;
 use crate::process::{Process, free_address};
 use crate::toolbox;
-
-/// Between two looks at whether something has come about.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// How a fleet's agents reach their coordinators.
 #[derive(Clone, Debug)]
@@ -154,7 +152,7 @@ impl Fleet {
             match self.access.token(wanted).await {
                 Ok(token) => break token,
                 // A kubelet tries again, too, while the API server is away.
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => tokio::time::sleep(POLL).await,
             }
         };
         let token_file = folder.join("token");
@@ -193,7 +191,7 @@ impl Fleet {
                 if agent.ended().is_some() {
                     break;
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL).await;
             }
         }
     }
@@ -252,7 +250,7 @@ async fn end(process: &Mutex<Process>) {
     }
     process.lock().unwrap_or_else(PoisonError::into_inner).signal(Signal::TERM);
     while !ended() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 

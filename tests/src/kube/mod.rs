@@ -24,6 +24,7 @@ mod record;
 mod release;
 mod replicas;
 mod rollout_scenario;
+mod wait;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
@@ -41,3 +42,4 @@ pub use record::{Record, Version};
 pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
 pub use rollout_scenario::{Disruption, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, WorkloadKind};
+pub use wait::{POLL, throughout, until, until_answer};

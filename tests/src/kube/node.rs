@@ -6,7 +6,6 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -17,13 +16,7 @@ use super::guard::Leftover;
 use super::image::Image;
 use super::machine;
 use super::pki::{AUTHORITY, Subject};
-use crate::process::Process;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
-
-/// A hang shows as a failure after this time.
-const PATIENCE: Duration = Duration::from_secs(180);
+use crate::process::{Process, until_ok};
 
 /// The image of a pod's sandbox, and of containers whose work does not matter.
 pub const PAUSE_IMAGE: &str = "localhost/pause:1";
@@ -62,7 +55,7 @@ impl Node {
         let place = Place { number, address, pods, resolver: bridge.node(1) };
         let mut namespaces = namespaces(plane, &folder);
         let init = until("the node's namespaces", &mut namespaces, || {
-            std::fs::read_to_string(folder.join("init")).ok()
+            std::fs::read_to_string(folder.join("init")).map_err(|error| error.to_string())
         });
         let init: u32 = init.trim().parse().expect("a process's number");
         bridge.connect(number, init).expect("an interface at the bridge");
@@ -171,7 +164,7 @@ runtime_type = "io.containerd.runc.v2"
         let mut process = plane.guard.process(&mut containerd, &self.log("containerd"));
         let mut version = Command::new("ctr");
         version.arg("--address").arg(self.socket()).arg("version");
-        until("containerd", &mut process, || run(&mut version).ok());
+        until("containerd", &mut process, || run(&mut version));
         self.others.push(process);
     }
 
@@ -278,7 +271,7 @@ runtime_type = "io.containerd.runc.v2"
         let ready = ["wait", "--for=condition=Ready", &node, "--timeout=1s"];
         let mut kubelet = self.kubelet.lock().expect("no panic in between");
         let kubelet = kubelet.as_mut().expect("a running kubelet");
-        until("the node to be Ready", kubelet, || plane.access().try_kubectl(&ready).ok());
+        until("the node to be Ready", kubelet, || plane.access().try_kubectl(&ready));
     }
 
     /// One of Kubernetes' binaries, in the node's namespaces.
@@ -319,18 +312,14 @@ fn namespaces(plane: &ControlPlane, folder: &Path) -> Process {
 }
 
 /// Asks until there is an answer, and for as long as the process runs.
-fn until<T>(what: &str, process: &mut Process, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
+fn until<T>(what: &str, process: &mut Process, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    until_ok(what, || {
+        let answer = ask().map_err(|why| format!("{why}\n{}", end_of(&process.log())));
+        match process.ended() {
+            Some(ended) if answer.is_err() => {
+                panic!("{what}: {ended}:\n{}", end_of(&process.log()))
+            }
+            _ => answer,
         }
-        let ended = process.ended();
-        assert!(
-            ended.is_none() && begun.elapsed() < PATIENCE,
-            "timed out waiting for {what} ({ended:?}):\n{}",
-            end_of(&process.log())
-        );
-        std::thread::sleep(POLL);
-    }
+    })
 }

@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,16 +21,13 @@ use leasehold_proto::coordinator::v1::{
 use leasehold_types::limits::PROTOCOL_VERSION;
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
-use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor};
-use tests::process::{HANG, Process, eventually, free_address};
+use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor, until_answer};
+use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
 
 /// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct AccessFixture {
@@ -338,12 +334,11 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
         let stream = answer.expect("a stream").into_inner().stream.expect("a stream");
         stream.claims.into_iter().map(|claim| claim.worker).collect::<Vec<_>>()
     };
-    let owned = async {
-        while owner(&mut admin).await != ["w-0"] {
-            tokio::time::sleep(POLL).await;
-        }
-    };
-    tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");
+    until_answer("w-0 owns the stream", async || match owner(&mut admin).await {
+        owners if owners == ["w-0"] => Ok(()),
+        owners => Err(format!("its owners are {owners:?}")),
+    })
+    .await;
 
     // Hello for another worker.
     let mut peer = fixture.dial(&hostile).await;

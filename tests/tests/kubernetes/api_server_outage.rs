@@ -4,11 +4,8 @@
 use std::time::{Duration, Instant};
 
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Component, ControlPlane, FleetFixture, Work};
+use tests::kube::{Component, ControlPlane, FleetFixture, Work, throughout};
 use tests::process::eventually;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(500);
 
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(120);
@@ -37,10 +34,9 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     plane.kill_component(Component::ApiServer);
     let (began, began_ns) = (Instant::now(), now_ns());
     // For the whole outage, no lease changes.
-    while began.elapsed() < OUTAGE {
+    throughout(OUTAGE, || {
         assert_eq!(fixture.leases(&workers), before, "after {:?}", began.elapsed());
-        tokio::time::sleep(POLL).await;
-    }
+    });
     let ended_ns = now_ns();
     assert_eq!(fixture.replicas.leader(), leader, "the leader leads on");
     plane.start_component(Component::ApiServer);

@@ -19,14 +19,11 @@ use leasehold_platform_kube::authority::{Authority, BundlePublisher, Settings};
 use leasehold_server::tls::{Certificates, client_tls, from_platform};
 use leasehold_types::Moment;
 use serde_json::json;
-use tests::kube::Cluster;
+use tests::kube::{Cluster, until_answer};
 use tests::process::HANG;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(20);
 
 const NAME: &str = "leasehold-ca";
 const SERVICE: &str = "leasehold-coordinator";
@@ -101,23 +98,11 @@ fn trusting(bundle: &str, namespace: &str) -> ClientTlsConfig {
     ClientTlsConfig::new().ca_certificate(Certificate::from_pem(bundle)).domain_name(name)
 }
 
-/// Asks until there is an answer.
-async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asked = timeout(HANG, async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            sleep(POLL).await;
-        }
-    });
-    asked.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
-}
-
 /// What agents in a namespace read.
-async fn published(client: &Client, namespace: &str) -> Option<String> {
+async fn published(client: &Client, namespace: &str) -> Result<String, &'static str> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    maps.get_opt(NAME).await.expect("an answer")?.data?.get("ca.crt").cloned()
+    let map = maps.get_opt(NAME).await.expect("an answer").ok_or("no ConfigMap")?;
+    map.data.and_then(|data| data.get("ca.crt").cloned()).ok_or("no ca.crt in it")
 }
 
 /// What a publication depends on; it ends with this.
@@ -177,7 +162,7 @@ async fn rotating_the_certificate_authority_fails_no_handshake() {
         replica.ready().await;
     }
     let _sources = publish(&client, &namespace, &workers, &replicas[0]);
-    let first = eventually("the ConfigMap", async || published(&client, &workers).await).await;
+    let first = until_answer("the ConfigMap", async || published(&client, &workers).await).await;
     let mut together = 0;
     let mut handshakes = 0;
     // Until the first authority has left the bundle, and only its successor is trusted.
@@ -216,7 +201,8 @@ async fn a_deleted_or_broken_authority_is_restored() {
     let bundle = replica.bundle();
 
     secrets.delete(NAME, &DeleteParams::default()).await.expect("it is there");
-    let again = eventually("the Secret", async || secrets.get_opt(NAME).await.expect("ok")).await;
+    let get = async || secrets.get_opt(NAME).await.expect("ok").ok_or("no Secret");
+    let again = until_answer("the Secret", get).await;
     let data = again.data.clone().expect("data");
     assert_eq!(data["ca.crt"].0, bundle.as_bytes(), "as it was before");
 
@@ -233,18 +219,21 @@ async fn a_deleted_or_broken_authority_is_restored() {
 
     let sources = publish(&client, &namespace, &workers, &replica);
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &workers);
-    let is_whole = async || published(&client, &workers).await.filter(|text| *text == bundle);
-    eventually("the ConfigMap", is_whole).await;
+    let is_whole = async || match published(&client, &workers).await {
+        Ok(text) if text == bundle => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    until_answer("the ConfigMap", is_whole).await;
     let changed = json!({ "data": { "ca.crt": "garbage" } });
     let patched = maps.patch(NAME, &PatchParams::default(), &Patch::Merge(&changed)).await;
     patched.expect("it takes anything");
-    eventually("the ConfigMap's text", is_whole).await;
+    until_answer("the ConfigMap's text", is_whole).await;
     maps.delete(NAME, &DeleteParams::default()).await.expect("it is there");
-    eventually("the ConfigMap again", is_whole).await;
-    assert_eq!(published(&client, &namespace).await, Some(bundle.clone()));
+    until_answer("the ConfigMap again", is_whole).await;
+    assert_eq!(published(&client, &namespace).await, Ok(bundle.clone()));
     // Leadership that comes back publishes at once.
     sources.leads.send(false).expect("a publication");
     maps.delete(NAME, &DeleteParams::default()).await.expect("it is there");
     sources.leads.send(true).expect("a publication");
-    eventually("the ConfigMap of a leader", is_whole).await;
+    until_answer("the ConfigMap of a leader", is_whole).await;
 }

@@ -3,19 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Cluster, Component, Operator, Replicas};
+use tests::kube::{Access, Cluster, Component, Operator, Replicas, throughout};
 use tests::process::{eventually, get};
 use tests::toolbox;
 
 use crate::installed::ExclusiveControlPlane;
 use crate::lossy_proxy::LossyProxy;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(100);
 
 /// Replicas with a namespace of their own, and what they said in its election.
 struct Election {
@@ -331,11 +328,9 @@ fn a_leader_keeps_leading_while_the_api_server_is_down() {
         eventually("a failed watch", || says(standby, "cannot watch the Lease"));
     }
     // For longer than a standby waits for a leader that it cannot reach, no standby takes over.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(10) {
+    throughout(Duration::from_secs(10), || {
         assert!(leads(election.replicas.running[leader].http, first.epoch), "it keeps leading");
-        std::thread::sleep(POLL);
-    }
+    });
     plane.start_component(Component::ApiServer);
     let now = election.renews(3);
     assert_eq!((now.epoch, &now.holder), (first.epoch, &first.holder));

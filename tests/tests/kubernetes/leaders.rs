@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tests::kube::{Cluster, FleetFixture, Lease, Work};
+use tests::kube::{Cluster, FleetFixture, Lease, Work, throughout};
 use tests::process::{eventually, get};
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(100);
 
 const STREAMS: u32 = 6;
 
@@ -79,11 +76,10 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
         (get(fixture.replicas.running[old].http, "/metrics").is_some() && leaders(&fixture) == 1)
             .then_some(())
     });
-    for _ in 0..50 {
+    throughout(Duration::from_secs(5), || {
         assert_eq!(fixture.leases(&workers), granted, "no lease is the old leader's");
         assert!(leaders(&fixture) <= 1, "one leader at most says that it leads");
-        tokio::time::sleep(POLL).await;
-    }
+    });
     assert!(!fixture.kubectl(&lease).starts_with(&was), "the successor leads on");
     fixture.end();
 }

@@ -9,8 +9,8 @@ use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClien
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use serde_json::Value;
 use tests::keda::{Authentication, Keda, Right, channel, object};
-use tests::kube::{AUDIENCE, Access, Cluster, Component, Replicas};
-use tests::process::{HANG, eventually, get};
+use tests::kube::{AUDIENCE, Access, Cluster, Component, Replicas, until_answer};
+use tests::process::{eventually, get};
 use tests::toolbox;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -18,8 +18,6 @@ use tonic::{Code, Request, Status};
 use super::deploy::stand_ins;
 use super::installed::{ExclusiveControlPlane, folder, remove};
 
-/// The interval between two polls.
-const POLL: std::time::Duration = std::time::Duration::from_millis(50);
 const OBJECTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerClass
@@ -179,12 +177,8 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
     access.kubectl(&[&role[..], &["--resource=workerclasses.leasehold.dev"]].concat());
     let account = format!("--serviceaccount={namespace}:reader");
     access.kubectl(&["create", "rolebinding", "-n", namespace, "r", "--role=reader", &account]);
-    let allowed = async {
-        while ask(connect(None), namespace, Some(&token)).await.is_err() {
-            tokio::time::sleep(POLL).await;
-        }
-    };
-    tokio::time::timeout(HANG, allowed).await.expect("the right is seen");
+    let reads = async || ask(connect(None), namespace, Some(&token)).await;
+    until_answer("the right to be seen", reads).await;
 
     for client in [None, Some(of("leasehold://coordinator"))] {
         let mut peers = PeerServiceClient::new(connect(client.as_ref()));

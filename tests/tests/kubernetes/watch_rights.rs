@@ -1,17 +1,13 @@
 //! A watch of changes on a real API server: it ends once its caller has lost the right to it.
 
-use std::time::Duration;
-
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{WatchChangesRequest, WatchChangesResponse};
 use tests::keda::{Authentication, channel};
-use tests::kube::{AUDIENCE, Cluster, Replicas};
+use tests::kube::{AUDIENCE, Cluster, Replicas, until_answer};
 use tests::process::HANG;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::{Code, Request, Status, Streaming};
 
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
 const CLUSTER: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -51,15 +47,7 @@ async fn a_watch_ends_once_its_callers_right_is_taken_away() {
     };
     let builds = format!("{namespace}/builds");
     // The coordinator may not have read the cluster yet.
-    let begun = async {
-        loop {
-            match watch(&builds).await {
-                Ok(changes) => break changes,
-                Err(_) => sleep(POLL).await,
-            }
-        }
-    };
-    let mut changes = timeout(HANG, begun).await.expect("a watch");
+    let mut changes = until_answer("a watch", async || watch(&builds).await).await;
     let everything = watch("").await.map(drop).expect_err("no right to all namespaces");
     assert_eq!(everything.code(), Code::PermissionDenied, "{everything}");
 

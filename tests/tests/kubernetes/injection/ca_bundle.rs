@@ -25,16 +25,13 @@ use leasehold_server::tls::from_platform;
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{Moment, TimeBounds};
 use serde_json::json;
-use tests::kube::Cluster;
+use tests::kube::{Cluster, POLL};
 use tests::process::{HANG, eventually};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::{AGENT, InjectorFixture, configuration, opted_in, worker_cluster};
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(20);
 
 #[test]
 fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {

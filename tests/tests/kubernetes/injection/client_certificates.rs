@@ -4,22 +4,17 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, WEBHOOK_CLIENT};
-use tokio::time::sleep;
+use tests::kube::{Access, Cluster, WEBHOOK_CLIENT, until_answer};
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Error, Identity};
 
 use super::super::evictions::review;
 use super::{InjectorFixture, agents, opted_in, worker_cluster};
-
-/// How often a review is repeated until the replica has seen the pod.
-const TRIES_MAX: usize = 600;
 
 /// Replicas that want the certificate of this API server.
 struct Guarded {
@@ -103,18 +98,15 @@ async fn an_eviction_needs_no_key_to_start_a_drain_where_only_api_servers_are_an
     let status = ["patch", "pod/w-0", "--subresource=status", "--patch", &running];
     fixture.kubectl(&status);
     let review = review(&fixture.namespace, "w-0").to_string();
-    let mut answer = Value::Null;
-    for _ in 0..TRIES_MAX {
+    let answer = until_answer("a refusal once the replica has seen the pod", async || {
         // The operator takes the mark from a worker without jobs.
         fixture.kubectl(&["label", "pod/w-0", "leasehold.dev/busy=true", "--overwrite"]);
         let called = guarded.call(Some("webhook-client"), "/evict", review.clone()).await;
         let (_, body) = called.expect("an answer");
-        answer = serde_json::from_str(&body).unwrap_or_default();
-        if answer["response"]["status"]["code"] == 429 {
-            break;
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
+        let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+        if answer["response"]["status"]["code"] == 429 { Ok(answer) } else { Err(answer) }
+    })
+    .await;
     let message = answer["response"]["status"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("takes no new jobs"), "{answer}");
     let pod = fixture.get("pod", "w-0").expect("the pod");
