@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use super::access::Access;
 use super::binaries;
 use super::control_plane::ControlPlane;
+use super::namespace::Namespace;
 
 /// With `1`, the tests run in the cluster that `KUBECONFIG` names. Without it they never do.
 pub const EXISTING_VARIABLE: &str = "LEASEHOLD_TEST_CLUSTER";
@@ -48,15 +49,13 @@ impl Cluster {
         }
     }
 
-    /// Creates a namespace whose name begins with `prefix`, and returns its name.
+    /// Creates a namespace whose name begins with `prefix`.
     ///
     /// # Panics
     /// If the API server refuses it.
     #[must_use]
-    pub fn namespace(&self, prefix: &str) -> String {
-        let name = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));
-        self.access().kubectl(&["create", "namespace", &name]);
-        name
+    pub fn namespace(&self, prefix: &str) -> Namespace {
+        Namespace::create_with_prefix(self.access(), prefix)
     }
 
     fn start() -> Option<Self> {

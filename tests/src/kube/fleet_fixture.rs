@@ -2,6 +2,7 @@
 //! and a fleet in their pods.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use leasehold_demo::evidence::Evidence;
@@ -9,10 +10,12 @@ use leasehold_demo::journal::Journals;
 use serde_json::Value;
 
 use super::access::Access;
+use super::cluster::Cluster;
 use super::fleet::{CoordinatorEndpoints, Fleet, Work};
 use super::hollow_node::HollowNode;
+use super::namespace::Namespace;
 use super::replicas::Replicas;
-use crate::process::{eventually, get, soon, until_ok};
+use crate::process::{eventually, get, soon};
 
 /// What a worker may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +31,8 @@ pub struct Lease {
 /// A namespace with replicas, nodes and a fleet.
 #[derive(Debug)]
 pub struct FleetFixture {
-    /// The administrator's way in.
-    pub access: Access,
     /// The namespace of everything.
-    pub namespace: String,
+    pub namespace: Namespace,
     /// The coordinators.
     pub replicas: Replicas,
     /// The nodes, with names of their own.
@@ -40,9 +41,23 @@ pub struct FleetFixture {
     pub fleet: Arc<Fleet>,
 }
 
+impl Deref for FleetFixture {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
 impl FleetFixture {
-    /// Starts this many replicas, all ready, and this many nodes. Without a replica the workers
-    /// have no coordinator.
+    /// Starts this many replicas, all ready, and this many nodes, in a new namespace of the shared
+    /// cluster; none where there is no cluster, which is noted.
+    pub async fn start(prefix: &str, replicas: usize, nodes: usize, work: Work) -> Option<Self> {
+        let namespace = Cluster::shared()?.namespace(prefix);
+        Some(Self::start_with(namespace, replicas, nodes, work, &[]).await)
+    }
+
+    /// The same in a namespace that is there. Without a replica the workers have no coordinator.
     pub async fn set(
         access: &Access,
         namespace: &str,
@@ -50,20 +65,20 @@ impl FleetFixture {
         nodes: usize,
         work: Work,
     ) -> Self {
-        Self::set_with(access, namespace, replicas, nodes, work, &[]).await
+        Self::start_with(Namespace::existing(access, namespace), replicas, nodes, work, &[]).await
     }
 
     /// The same, with flags for the replicas.
-    pub async fn set_with(
-        access: &Access,
-        namespace: &str,
+    pub async fn start_with(
+        namespace: Namespace,
         replicas: usize,
         nodes: usize,
         work: Work,
         flags: &[&str],
     ) -> Self {
+        let access = &namespace.access;
         Replicas::define(access);
-        let mut running = Replicas::new(access, namespace, flags);
+        let mut running = Replicas::new(access, &namespace, flags);
         for _ in 0..replicas {
             running.start();
         }
@@ -80,59 +95,7 @@ impl FleetFixture {
             let client = access.client().await;
             joined.push(HollowNode::join(client, &name, Arc::clone(&fleet)).await);
         }
-        let (access, namespace) = (access.clone(), namespace.to_owned());
-        Self { access, namespace, replicas: running, nodes: joined, fleet }
-    }
-
-    /// Runs kubectl in the namespace.
-    ///
-    /// # Panics
-    /// If it fails.
-    pub fn kubectl(&self, arguments: &[&str]) -> String {
-        self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    /// Applies a manifest to the namespace.
-    ///
-    /// # Panics
-    /// If the API server refuses it.
-    pub fn apply(&self, manifest: &str) {
-        let arguments = ["--namespace", &self.namespace, "apply", "--filename", "-"];
-        if let Err(error) = self.access.try_kubectl_with(&arguments, manifest) {
-            panic!("kubectl apply: {error}\n{manifest}");
-        }
-    }
-
-    /// An object as it is; none while it cannot be had.
-    #[must_use]
-    pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        self.access.objects().get(&self.namespace, kind, name).ok()
-    }
-
-    /// Waits until an object is as `wanted` says.
-    ///
-    /// # Panics
-    /// If it is not for a long time.
-    pub fn wait_for(&self, what: &str, kind: &str, name: &str, wanted: impl Fn(&Value) -> bool) {
-        until_ok(what, || {
-            let Some(object) = self.get(kind, name) else {
-                return Err(format!("no {kind} {name}"));
-            };
-            if wanted(&object) { Ok(()) } else { Err(format!("{kind} {name} is\n{object:#}")) }
-        });
-    }
-
-    /// The pods of the namespace that are not about to end.
-    #[must_use]
-    pub fn pods(&self) -> Vec<Value> {
-        let pods = self.all_pods().into_iter();
-        pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
-    }
-
-    /// The pods of the namespace, those that are about to end, too.
-    #[must_use]
-    pub fn all_pods(&self) -> Vec<Value> {
-        self.access.objects().list(&self.namespace, "pods").expect("a list")
+        Self { namespace, replicas: running, nodes: joined, fleet }
     }
 
     /// A node affinity, as YAML in one line, for pods that are to run on this fixture only; nowhere

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kube::api::{GetParams, ListParams, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::OnceCell;
 
@@ -101,6 +101,33 @@ impl Objects {
         });
         answers.recv().expect("each request is answered, or has panicked")
     }
+}
+
+/// An object of a kind and a name, to be applied.
+///
+/// # Panics
+/// If the version of the kind is not known here.
+#[must_use]
+pub fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let version = match kind {
+        "Pod" => "v1",
+        "Deployment" | "StatefulSet" => "apps/v1",
+        "HorizontalPodAutoscaler" => "autoscaling/v2",
+        "Job" => "batch/v1",
+        "PodDisruptionBudget" => "policy/v1",
+        "WorkerCluster" | "StreamSet" | "WorkerClass" | "Pipeline" | "PipelineBinding" => {
+            "leasehold.dev/v1alpha1"
+        }
+        other => panic!("no version of kind {other}: add it in {}", file!()),
+    };
+    json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec })
+}
+
+/// Several objects, to be applied in this order.
+#[must_use]
+pub fn list(objects: impl IntoIterator<Item = Value>) -> Value {
+    let items: Vec<_> = objects.into_iter().collect();
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
 /// A client of the cluster of a kubeconfig.

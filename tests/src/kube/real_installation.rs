@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Formatter};
 use std::fs::{File, Permissions};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,9 +14,9 @@ use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
 use serde_json::Value;
 
-use super::access::Access;
 use super::bridge::run;
 use super::image::Image;
+use super::namespace::Namespace;
 use super::real_cluster::RealCluster;
 use super::release::Program;
 use crate::process::{eventually, until_ok};
@@ -86,17 +87,16 @@ impl RealInstallation {
     /// If the API server refuses its namespace.
     #[must_use]
     pub fn namespace(&self, prefix: &str) -> TestNamespace<'_> {
-        let namespace = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));
-        let access = self.cluster.access();
-        access.kubectl(&["create", "namespace", &namespace]);
-        let folder = self.cluster.plane().folder().join(&namespace);
+        let namespace = Namespace::create_with_prefix(self.cluster.access(), prefix);
+        let folder = self.cluster.plane().folder().join(&*namespace);
         let journals = folder.join("journals");
         std::fs::create_dir_all(&journals).expect("a folder for journals");
         // Workers run as the user nobody.
         std::fs::set_permissions(&journals, Permissions::from_mode(0o777)).expect("it is ours");
         let seen = folder.join("pods.json");
-        let mut watch = access.kubectl_command(&["get", "pods", "--watch", "--output=json"]);
-        watch.args(["--output-watch-events", "--namespace", &namespace]).stdin(Stdio::null());
+        let watch = ["get", "pods", "--watch", "--output=json", "--output-watch-events"];
+        let mut watch = namespace.access.kubectl_command(&watch);
+        watch.args(["--namespace", &namespace]).stdin(Stdio::null());
         let file = File::create(&seen).expect("a file for what is seen");
         let watch = watch.stdout(file).spawn().expect("kubectl starts");
         TestNamespace { installation: self, namespace, journals, seen, watch }
@@ -107,53 +107,27 @@ impl RealInstallation {
 #[derive(Debug)]
 pub struct TestNamespace<'a> {
     installation: &'a RealInstallation,
-    namespace: String,
+    namespace: Namespace,
     journals: PathBuf,
     seen: PathBuf,
     watch: Child,
 }
 
-impl TestNamespace<'_> {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
+impl Deref for TestNamespace<'_> {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
         &self.namespace
     }
+}
 
-    /// Runs kubectl in the namespace: what it wrote, or what it complained of.
-    ///
-    /// # Errors
-    /// What kubectl complained of.
-    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        self.access().try_kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    /// Runs kubectl in the namespace.
-    ///
-    /// # Panics
-    /// If it fails.
-    pub fn kubectl(&self, arguments: &[&str]) -> String {
-        self.access().kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    /// Applies a manifest to the namespace.
-    ///
-    /// # Panics
-    /// If the API server refuses it.
-    pub fn apply(&self, manifest: &str) {
-        let apply = ["--namespace", &self.namespace, "apply", "--filename", "-"];
-        if let Err(error) = self.access().try_kubectl_with(&apply, manifest) {
-            panic!("kubectl apply: {error}\n{manifest}");
-        }
-    }
-
+impl TestNamespace<'_> {
     /// A field of an object, KIND/NAME, by a path as in `.status.jobs`; empty if the object or the
     /// field does not exist.
     #[must_use]
     pub fn field(&self, object: &str, path: &str) -> String {
         let (kind, name) = object.split_once('/').expect("KIND/NAME");
-        let object = self.access().objects().get(&self.namespace, kind, name);
-        let mut found = &object.unwrap_or_default();
+        let mut found = &self.get(kind, name).unwrap_or_default();
         for key in path.split('.').skip(1) {
             found = &found[key];
         }
@@ -164,22 +138,13 @@ impl TestNamespace<'_> {
         }
     }
 
-    /// The pods that are there.
-    ///
-    /// # Panics
-    /// If the API server does not answer.
-    #[must_use]
-    pub fn pods(&self) -> Vec<Value> {
-        self.access().objects().list(&self.namespace, "pods").expect("a list")
-    }
-
     /// Waits until there is no pod.
     ///
     /// # Panics
     /// If some stay for a long time; shows them and the diagnostics of the namespace.
     pub fn until_no_pod(&self, which: &str) {
         self.until_holds(&format!("the end of all pods {which}"), || {
-            let left = self.pods();
+            let left = self.all_pods();
             let states = left.iter().map(|pod| {
                 let (name, status) = (&pod["metadata"]["name"], &pod["status"]);
                 let statuses = ["initContainerStatuses", "containerStatuses"];
@@ -223,7 +188,7 @@ impl TestNamespace<'_> {
         [look(&["get", "wc,ss,pods"]), look(&["get", "events"])]
             .into_iter()
             .chain(logs)
-            .chain([self.access().try_kubectl(&own).unwrap_or_else(|error| error)])
+            .chain([self.access.try_kubectl(&own).unwrap_or_else(|error| error)])
             .collect::<Vec<_>>()
             .join("\n")
     }
@@ -242,8 +207,7 @@ impl TestNamespace<'_> {
     /// If there is no such pod.
     #[must_use]
     pub fn container(&self, pod: &str, name: &str) -> Value {
-        let pod = self.access().objects().get(&self.namespace, "pod", pod);
-        container(&pod.expect("a pod"), name)
+        container(&self.get("pod", pod).expect("a pod"), name)
     }
 
     /// Sends a signal, as in SIGKILL, to the first process of a container of a pod.
@@ -343,10 +307,6 @@ impl TestNamespace<'_> {
     pub fn journals(&self) -> &Path {
         &self.journals
     }
-
-    fn access(&self) -> &Access {
-        self.installation.cluster.access()
-    }
 }
 
 /// Another value than the expected one, with the diagnostics of the namespace.
@@ -380,7 +340,7 @@ impl Drop for TestNamespace<'_> {
         let _ = self.watch.kill();
         let _ = self.watch.wait();
         // Whatever still runs must not disturb the next test.
-        let _ =
-            self.access().try_kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
+        let delete = ["delete", "namespace", &*self.namespace, "--wait=false"];
+        let _ = self.access.try_kubectl(&delete);
     }
 }

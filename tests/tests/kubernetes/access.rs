@@ -21,7 +21,7 @@ use leasehold_proto::coordinator::v1::{
 use leasehold_types::limits::PROTOCOL_VERSION;
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
-use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor, until_answer};
+use tests::kube::{AUDIENCE, Cluster, Namespace, Replicas, TokenFor, until, until_answer};
 use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
 use tokio::sync::mpsc;
@@ -31,38 +31,35 @@ use tonic::{Code, Request, Streaming};
 
 /// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct AccessFixture {
-    access: Access,
-    namespace: String,
+    namespace: Namespace,
     replicas: Replicas,
     authority: PathBuf,
 }
 
 impl AccessFixture {
     fn start(cluster: &Cluster) -> Self {
-        let access = cluster.access().clone();
         let namespace = cluster.namespace("access");
-        Replicas::define(&access);
-        let account = ["--namespace", &namespace, "get", "serviceaccount", "default"];
-        eventually("the service account", || access.try_kubectl(&account).ok());
-        access.apply(&format!(
+        Replicas::define(&namespace.access);
+        namespace.wait_for_account();
+        namespace.apply(
             r"
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
-metadata: {{name: builds, namespace: {namespace}}}
-spec: {{maxJobs: 8, maxJobsPerWorker: 2}}
+metadata: {name: builds}
+spec: {maxJobs: 8, maxJobsPerWorker: 2}
 ---
 apiVersion: leasehold.dev/v1alpha1
 kind: StreamSet
-metadata: {{name: feeds, namespace: {namespace}}}
-spec: {{cluster: builds, streams: [{{name: a}}]}}
-"
-        ));
-        let mut replicas = Replicas::new(&access, &namespace, &[]);
+metadata: {name: feeds}
+spec: {cluster: builds, streams: [{name: a}]}
+",
+        );
+        let mut replicas = Replicas::new(&namespace.access, &namespace, &[]);
         replicas.start();
         let authority = replicas.authority();
         let leader = replicas.leader();
         assert_eq!(leader, 0);
-        Self { access, namespace, replicas, authority }
+        Self { namespace, replicas, authority }
     }
 
     fn address(&self) -> SocketAddr {
@@ -79,20 +76,18 @@ spec: {{cluster: builds, streams: [{{name: a}}]}}
         let labels = label.map(|cluster| json!({ "leasehold.dev/cluster": cluster }));
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": name, "namespace": self.namespace, "labels": labels },
+            "metadata": { "name": name, "labels": labels },
             "spec": {
                 "nodeSelector": { "nobody": "runs-it" },
                 "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }],
             },
         });
-        self.access.apply(&pod.to_string());
-        let uid = ["get", "pod", name, "--output=jsonpath={.metadata.uid}"];
-        self.access.kubectl(&[&["--namespace", &self.namespace], &uid[..]].concat())
+        self.namespace.apply(&pod);
+        self.namespace.kubectl(&["get", "pod", name, "--output=jsonpath={.metadata.uid}"])
     }
 
     fn delete(&self, pod: &str) {
-        let delete = ["--namespace", &self.namespace, "delete", "pod", pod, "--wait=true"];
-        self.access.kubectl(&delete);
+        self.namespace.kubectl(&["delete", "pod", pod, "--wait=true"]);
     }
 
     async fn token(&self, audience: &str, pod: Option<(&str, &str)>) -> String {
@@ -103,7 +98,7 @@ spec: {{cluster: builds, streams: [{{name: a}}]}}
             pod,
             seconds: 600,
         };
-        self.access.token(wanted).await.expect("a token")
+        self.namespace.access.token(wanted).await.expect("a token")
     }
 
     /// Starts a real agent for `worker`.
@@ -306,11 +301,11 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     let agent = fixture.agent("w-0", "good", &tls(&good));
     refused(&agent, &["welcomed"]);
     let read = ["get", "pod", "w-0", "--output=jsonpath={.metadata.annotations}"];
-    let read = [&["--namespace", &fixture.namespace], &read[..]].concat();
-    eventually("the exposure", || {
-        let annotations = fixture.access.kubectl(&read);
-        annotations.contains("leasehold.dev/exposure").then_some(())
-    });
+    until(
+        "the exposure",
+        || fixture.namespace.kubectl(&read),
+        |annotations| annotations.contains("leasehold.dev/exposure"),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -444,15 +439,15 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
 
 /// The token of a user who may read the custom resources of the namespace.
 async fn reader(fixture: &AccessFixture) -> String {
-    fixture.access.apply(&format!(
+    fixture.namespace.apply(&format!(
         r"
 apiVersion: v1
 kind: ServiceAccount
-metadata: {{name: ada, namespace: {0}}}
+metadata: {{name: ada}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
-metadata: {{name: leasehold-reader, namespace: {0}}}
+metadata: {{name: leasehold-reader}}
 rules:
 - apiGroups: [leasehold.dev]
   resources: [workerclusters, streamsets]
@@ -460,9 +455,9 @@ rules:
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
-metadata: {{name: ada, namespace: {0}}}
+metadata: {{name: ada}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: leasehold-reader}}
-subjects: [{{kind: ServiceAccount, name: ada, namespace: {0}}}]
+subjects: [{{kind: ServiceAccount, name: ada, namespace: {}}}]
 ",
         fixture.namespace
     ));
@@ -473,5 +468,5 @@ subjects: [{{kind: ServiceAccount, name: ada, namespace: {0}}}]
         pod: None,
         seconds: 600,
     };
-    fixture.access.token(wanted).await.expect("a token")
+    fixture.namespace.access.token(wanted).await.expect("a token")
 }

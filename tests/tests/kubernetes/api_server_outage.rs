@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Component, ControlPlane, FleetFixture, Work, throughout};
+use tests::kube::{Component, ControlPlane, FleetFixture, Namespace, Work, throughout};
 use tests::process::eventually;
 
 /// How long the API server is away.
@@ -14,9 +14,9 @@ const STREAMS: u32 = 5;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let Some(plane) = ControlPlane::start() else { return };
-    plane.access().kubectl(&["create", "namespace", "outage"]);
+    let namespace = Namespace::create(plane.access(), "outage");
     let work = Work::Jobs { ms_min: 1_000, ms_max: 3_000 };
-    let fixture = FleetFixture::set(plane.access(), "outage", 2, 1, work).await;
+    let fixture = FleetFixture::start_with(namespace, 2, 1, work, &[]).await;
     fixture.apply(&fixture.builds(8, STREAMS, "10s"));
     fixture.wait_for("8 jobs running", "wc", "builds", |cluster| {
         cluster["status"]["jobs"]["running"] == 8

@@ -2,7 +2,7 @@
 //! fewer of them without a pipeline that waits.
 
 use serde_json::Value;
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::{eventually, get};
 
 /// A class of capacity 15 that is scaled so that its workers are full.
@@ -68,9 +68,7 @@ fn serving(fixture: &FleetFixture, pipeline: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("classes");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("classes", 1, 1, Work::File).await else { return };
     fixture.apply(&class(&fixture));
     wait_for_workers(&fixture, 1, "0");
     let deployment = fixture.get("deployment", "green").expect("the Deployment");
@@ -90,8 +88,8 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
 
     fixture.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
     wait_for_workers(&fixture, 3, "24");
-    let beyond = ["--namespace", &namespace, "scale", "wcl", "green", "--replicas=5"];
-    let refused = fixture.access.try_kubectl(&beyond).expect_err("more than maxReplicas");
+    let refused = fixture.try_kubectl(&["scale", "wcl", "green", "--replicas=5"]);
+    let refused = refused.expect_err("more than maxReplicas");
     assert!(refused.contains("must be from minReplicas to maxReplicas"), "{refused}");
 
     // Back to the load: the idle ones go, and what is served stays where it is.
@@ -110,7 +108,7 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     wait_for_workers(&fixture, 1, "14");
     assert_eq!(serving(&fixture, "second"), before.1);
     assert_eq!(serving(&fixture, "third"), before.1);
-    let reasons = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    let reasons = fixture.event_reasons();
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
         assert!(reasons.split_whitespace().any(|word| word == reason), "no {reason} in: {reasons}");
     }

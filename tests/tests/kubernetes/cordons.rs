@@ -29,10 +29,6 @@ fn granted(fixture: &FleetFixture) -> BTreeMap<String, u64> {
     workers.iter().filter_map(one).collect()
 }
 
-fn reasons(fixture: &FleetFixture) -> String {
-    fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
     let Some((fixture, _asked)) = hanging_jobs("cordoned", 1).await else { return };
@@ -55,7 +51,7 @@ async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
     eventually("no drain", || marks(&fixture).is_empty().then_some(()));
     let ready = |cluster: &Value| cluster["status"]["workers"]["ready"] == 3;
     fixture.wait_for("all workers work", "wc", "builds", ready);
-    assert!(reasons(&fixture).contains("DrainTakenBack"), "{}", reasons(&fixture));
+    assert!(fixture.event_reasons().contains("DrainTakenBack"), "{}", fixture.event_reasons());
 
     // A `kubectl drain` that is given up asks each pod to go. Uncordoned, they all work on.
     fixture.apply(&manifest("Prefer"));

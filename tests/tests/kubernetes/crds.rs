@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, Replicas};
+use tests::kube::{Access, Cluster, Replicas, object};
 use tests::process::eventually;
 use tests::toolbox;
 
@@ -26,15 +26,6 @@ fn resource(kind: &str) -> ApiResource {
 
 fn objects(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &resource(kind))
-}
-
-fn object(kind: &str, name: &str, spec: Value) -> Value {
-    json!({
-        "apiVersion": "leasehold.dev/v1alpha1",
-        "kind": kind,
-        "metadata": { "name": name },
-        "spec": spec,
-    })
 }
 
 /// What the API server would answer to a creation; nothing is created.
@@ -85,43 +76,39 @@ async fn kubectl_explains_lists_and_scales() {
     assert!(explained.contains("Contiguous"), "{explained}");
 
     let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
-    let within = ["--namespace", &namespace];
     let wc = object("WorkerCluster", "builds", spec).to_string();
     let ss = json!({ "cluster": "builds", "streams": [{ "name": "cars:new" }] });
     let ss = object("StreamSet", "cars", ss).to_string();
     for manifest in [&wc, &ss] {
-        let apply = [&within[..], &["apply", "-f", "-"]].concat();
-        access.try_kubectl_with(&apply, manifest).expect("a valid object");
+        namespace.apply(manifest);
     }
-    let table = access.kubectl(&[&within[..], &["get", "wc"]].concat());
+    let table = namespace.kubectl(&["get", "wc"]);
     for column in ["MAX JOBS", "RUNNING", "WORKERS", "READY", "DRAINING", "AGE"] {
         assert!(table.contains(column), "no column {column} in\n{table}");
     }
-    let table = access.kubectl(&[&within[..], &["get", "ss", "-o", "wide"]].concat());
+    let table = namespace.kubectl(&["get", "ss", "-o", "wide"]);
     for cell in ["CLUSTER", "OWNED", "CONVERGED", "VERSION", "builds"] {
         assert!(table.contains(cell), "no {cell} in\n{table}");
     }
-    let both = access.kubectl(&[&within[..], &["get", "leasehold", "-o", "name"]].concat());
+    let both = namespace.kubectl(&["get", "leasehold", "-o", "name"]);
     assert_eq!(both.lines().count(), 2, "{both}");
 
-    access.kubectl(&[&within[..], &["scale", "wc/builds", "--replicas=20"]].concat());
+    namespace.kubectl(&["scale", "wc/builds", "--replicas=20"]);
     let path = "jsonpath={.spec.maxJobs}";
-    let budget = access.kubectl(&[&within[..], &["get", "wc", "builds", "-o", path]].concat());
+    let budget = namespace.kubectl(&["get", "wc", "builds", "-o", path]);
     assert_eq!(budget, "20");
 
     // What is in Git leaves the number to its scaler: applied again, it stays.
     let in_git = object("WorkerCluster", "scaled", json!({ "maxJobsPerWorker": 3 })).to_string();
-    let server_side = [&within[..], &["apply", "--server-side", "-f", "-"]].concat();
     for number in ["0", "20"] {
-        access.try_kubectl_with(&server_side, &in_git).expect("it is taken");
-        let get = [&within[..], &["get", "wc", "scaled", "-o", path]].concat();
-        assert_eq!(access.kubectl(&get), number);
-        access.kubectl(&[&within[..], &["scale", "wc/scaled", "--replicas=20"]].concat());
+        let applied = namespace.try_kubectl_with(&["apply", "--server-side"], &in_git);
+        applied.expect("it is taken");
+        assert_eq!(namespace.kubectl(&["get", "wc", "scaled", "-o", path]), number);
+        namespace.kubectl(&["scale", "wc/scaled", "--replicas=20"]);
     }
 
     let typo = wc.replace("maxJobsPerWorker", "maxJobPerWorker");
-    let apply = [&within[..], &["apply", "-f", "-"]].concat();
-    let refusal = access.try_kubectl_with(&apply, &typo).expect_err("a field that does not exist");
+    let refusal = namespace.try_apply(&typo).expect_err("a field that does not exist");
     assert!(refusal.contains("maxJobPerWorker"), "{refusal}");
 }
 

@@ -22,7 +22,7 @@ use std::path::Path;
 
 use leasehold_injection::Sidecar;
 use serde_json::{Value, json};
-use tests::kube::{Access, Program, RealCluster};
+use tests::kube::{Access, Namespace, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get, until_ok};
 use tests::toolbox;
 
@@ -105,8 +105,7 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
     until_kinds_are_known(access);
-    let namespace = format!("samples-{:06x}", fastrand::u32(..0x100_0000));
-    access.kubectl(&["create", "namespace", &namespace]);
+    let namespace = Namespace::create_with_prefix(access, "samples");
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     access.kubectl(&["label", "namespace", &namespace, restricted]);
     // No coordinator runs, so the webhook would refuse every class and pipeline.
@@ -117,30 +116,22 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     }
     // Written in the stead of the coordinator: the pods of the template, as the webhook changes
     // them. It is not there to be asked, so that a pod which asks for it is not made.
-    let cluster: Value = serde_json::from_str(&access.kubectl(&[
-        "get",
-        "workerclusters/builds",
-        "--namespace",
-        &namespace,
-        "--output=json",
-    ]))
-    .expect("JSON");
+    let cluster = namespace.get("wc", "builds").expect("the WorkerCluster");
     let template = &cluster["spec"]["template"];
     let mut pod = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": "builds-0", "namespace": namespace, "labels": template["metadata"]["labels"],
+            "name": "builds-0", "namespace": &*namespace, "labels": template["metadata"]["labels"],
         },
         "spec": template["spec"],
     });
-    let apply = ["apply", "--filename=-"];
-    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("no server answers");
+    let refused = namespace.try_apply(&pod).expect_err("no server answers");
     assert!(refused.contains("injector.leasehold.dev"), "{refused}");
     inject(&mut pod);
-    access.apply(&pod.to_string());
+    namespace.apply(&pod);
     eventually("the StatefulSet's pods", || {
-        let pods = list(access, &namespace, "pods");
+        let pods = namespace.all_pods();
         let swarm = |pod: &&Value| pod["metadata"]["labels"]["leasehold.dev/cluster"] == "swarm";
         (pods.iter().filter(swarm).count() == 2).then_some(())
     });

@@ -1,8 +1,8 @@
 //! What is wanted reaches a real replica from the API server: budgets, sets and the ConfigMaps that
 //! hold their lists, as they come, change, go wrong and go.
 
-use serde_json::json;
-use tests::kube::{Access, Cluster, Replicas};
+use serde_json::{Value, json};
+use tests::kube::{Cluster, Replicas, object};
 use tests::process::{eventually, get};
 
 /// The figures of a cluster that a replica shows, and the problems that it knows of.
@@ -39,50 +39,22 @@ impl ReplicaMetrics {
     }
 }
 
-struct Objects<'a> {
-    access: &'a Access,
-    namespace: String,
+/// A ConfigMap `list` with these keys.
+fn list(data: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": "list", "labels": { "leasehold.dev/stream-list": "true" } },
+        "data": data,
+    })
 }
 
-impl Objects<'_> {
-    fn kubectl(&self, arguments: &[&str]) -> String {
-        self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    fn apply(&self, kind: &str, name: &str, spec: serde_json::Value) {
-        let object = json!({
-            "apiVersion": "leasehold.dev/v1alpha1",
-            "kind": kind,
-            "metadata": { "name": name, "namespace": self.namespace },
-            "spec": spec,
-        });
-        self.access.apply(&object.to_string());
-    }
-
-    /// Puts these keys into the ConfigMap `list`.
-    fn list(&self, data: serde_json::Value) {
-        self.map("list", json!({ "leasehold.dev/stream-list": "true" }), data);
-    }
-
-    fn map(&self, name: &str, labels: serde_json::Value, data: serde_json::Value) {
-        let map = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": { "name": name, "namespace": self.namespace, "labels": labels },
-            "data": data,
-        });
-        self.access.apply(&map.to_string());
-    }
-
-    fn set(&self, key: &str) {
-        let from = json!({ "configMapKeyRef": { "name": "list", "key": key } });
-        let spec = json!({
-            "cluster": "builds",
-            "streams": [{ "name": "first" }],
-            "streamsFrom": [from],
-        });
-        self.apply("StreamSet", "cars", spec);
-    }
+/// A set of one stream and those of a key of `list`.
+fn set(key: &str) -> Value {
+    let from = json!({ "configMapKeyRef": { "name": "list", "key": key } });
+    let streams = json!([{ "name": "first" }]);
+    let spec = json!({ "cluster": "builds", "streams": streams, "streamsFrom": [from] });
+    object("StreamSet", "cars", spec)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,33 +68,33 @@ async fn valid_changes_apply_and_invalid_ones_keep_the_last_valid_state() {
     let leader = replicas.leader();
     let http = replicas.running[leader].http;
     let figures = ReplicaMetrics { http, cluster: format!("{namespace}/builds") };
-    let objects = Objects { access, namespace };
 
-    objects.apply("WorkerCluster", "builds", json!({ "maxJobs": 8, "maxJobsPerWorker": 3 }));
+    let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
+    namespace.apply(&object("WorkerCluster", "builds", spec));
     figures.await_these("a budget", Some(8), Some(0), 0);
-    objects.set("a.txt");
+    namespace.apply(&set("a.txt"));
     figures.await_these("a set whose ConfigMap is missing", Some(8), Some(0), 1);
-    objects.list(json!({ "a.txt": "x\ny\n", "b.yaml": "jobs: [p, q, r]" }));
+    namespace.apply(&list(json!({ "a.txt": "x\ny\n", "b.yaml": "jobs: [p, q, r]" })));
     figures.await_these("streams from a ConfigMap", Some(8), Some(3), 0);
 
-    objects.list(json!({ "a.txt": "x\nx\n", "b.yaml": "jobs: [p, q, r]" }));
+    namespace.apply(&list(json!({ "a.txt": "x\nx\n", "b.yaml": "jobs: [p, q, r]" })));
     figures.await_these("a wrong list, and the last good one", Some(8), Some(3), 1);
-    objects.kubectl(&["delete", "configmap", "list"]);
+    namespace.kubectl(&["delete", "configmap", "list"]);
     figures.await_these("a lost list, and the last good one", Some(8), Some(3), 1);
-    objects.list(json!({ "a.txt": "x\n", "b.yaml": "jobs: [p, q, r]" }));
+    namespace.apply(&list(json!({ "a.txt": "x\n", "b.yaml": "jobs: [p, q, r]" })));
     figures.await_these("a fixed list", Some(8), Some(2), 0);
-    objects.set("b.yaml");
+    namespace.apply(&set("b.yaml"));
     figures.await_these("another key", Some(8), Some(4), 0);
     let label = ["label", "configmap/list", "leasehold.dev/stream-list-"];
-    objects.kubectl(&label);
+    namespace.kubectl(&label);
     figures.await_these("no label, and the last good list", Some(8), Some(4), 1);
-    objects.kubectl(&["label", "configmap/list", "leasehold.dev/stream-list=true"]);
+    namespace.kubectl(&["label", "configmap/list", "leasehold.dev/stream-list=true"]);
     figures.await_these("a list with the label again", Some(8), Some(4), 0);
 
-    objects.kubectl(&["scale", "wc/builds", "--replicas=20"]);
+    namespace.kubectl(&["scale", "wc/builds", "--replicas=20"]);
     figures.await_these("a budget that was scaled", Some(20), Some(4), 0);
-    objects.kubectl(&["delete", "wc/builds"]);
+    namespace.kubectl(&["delete", "wc/builds"]);
     figures.await_these("a cluster that a set still runs on", Some(20), Some(4), 1);
-    objects.kubectl(&["delete", "ss/cars"]);
+    namespace.kubectl(&["delete", "ss/cars"]);
     figures.await_these("nothing", None, None, 0);
 }

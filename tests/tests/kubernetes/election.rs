@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Cluster, Component, Operator, Replicas, throughout};
+use tests::kube::{Access, Cluster, Component, Namespace, Operator, Replicas, throughout};
 use tests::process::{eventually, get};
 use tests::toolbox;
 
@@ -16,8 +16,7 @@ use crate::lossy_proxy::LossyProxy;
 
 /// Replicas with a namespace of their own, and what they said in its election.
 struct Election {
-    access: Access,
-    namespace: String,
+    namespace: Namespace,
     replicas: Replicas,
     /// The logs of replicas that have ended.
     past: Vec<String>,
@@ -36,12 +35,12 @@ impl Election {
     fn new(access: &Access, namespace: &str, flags: &[&str]) -> Self {
         Replicas::define(access);
         let replicas = Replicas::new(access, namespace, flags);
-        Self { access: access.clone(), namespace: namespace.into(), replicas, past: Vec::new() }
+        let namespace = Namespace::existing(access, namespace);
+        Self { namespace, replicas, past: Vec::new() }
     }
 
     fn lease(&self) -> Option<Lease> {
-        let lease =
-            self.access.objects().get(&self.namespace, "lease", "leasehold-coordinator").ok()?;
+        let lease = self.namespace.get("lease", "leasehold-coordinator")?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Some(Lease {
             holder: text(&lease["spec"]["holderIdentity"]),
@@ -53,12 +52,11 @@ impl Election {
 
     fn annotate(&self, annotation: &str) {
         let annotate = ["annotate", "--overwrite", "lease", "leasehold-coordinator", annotation];
-        self.access.kubectl(&[&annotate[..], &["--namespace", &self.namespace]].concat());
+        self.namespace.kubectl(&annotate);
     }
 
     fn delete_lease(&self) {
-        let delete = ["delete", "lease", "leasehold-coordinator", "--namespace", &self.namespace];
-        self.access.kubectl(&delete);
+        self.namespace.kubectl(&["delete", "lease", "leasehold-coordinator"]);
     }
 
     /// Waits until the Lease names a leader, in a term above `epoch`.
@@ -238,7 +236,7 @@ fn a_leader_takes_an_epoch_above_the_one_set_by_the_documented_command() {
     assert!(patch.contains(&named.to_string()), "{patch}");
     let words = words.strip_prefix("kubectl -n leasehold ").expect("kubectl");
     let words = words.split(' ').chain(["-n", &namespace, "-p", &patch]);
-    election.access.kubectl(&words.collect::<Vec<_>>());
+    cluster.access().kubectl(&words.collect::<Vec<_>>());
     election.leads_above(named);
     election.assert_each_epoch_once();
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replicas, Work};
+use tests::kube::{Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replicas, Work, until};
 use tests::process::{eventually, until_ok};
 
 /// The configuration by which the API server asks about the evictions of one namespace.
@@ -29,7 +29,7 @@ impl Asked {
         webhooks.retain(|webhook| webhook["name"] == "evictions.leasehold.dev");
         let webhook_config = webhooks.first_mut().expect("the webhook");
         webhook_config["clientConfig"] = json!({ "url": format!("https://{webhook}/evict") });
-        let label = json!({ "kubernetes.io/metadata.name": fixture.namespace });
+        let label = json!({ "kubernetes.io/metadata.name": &*fixture.namespace });
         webhook_config["namespaceSelector"] = json!({ "matchLabels": label });
         fixture.access.apply(&wanted.to_string());
         let asked = Self { access: fixture.access.clone(), name };
@@ -68,11 +68,9 @@ pub(crate) async fn hanging_jobs(prefix: &str, nodes: usize) -> Option<(FleetFix
 }
 
 async fn stage_with(prefix: &str, nodes: usize, work: Work) -> Option<(FleetFixture, Asked)> {
-    let cluster = Cluster::shared()?;
-    let namespace = cluster.namespace(prefix);
+    let namespace = Cluster::shared()?.namespace(prefix);
     let flags = ["--validator-configuration", &configuration(&namespace)];
-    let fixture =
-        FleetFixture::set_with(cluster.access(), &namespace, 1, nodes, work, &flags).await;
+    let fixture = FleetFixture::start_with(namespace, 1, nodes, work, &flags).await;
     let asked = Asked::about(&fixture, fixture.replicas.running[0].webhook);
     Some((fixture, asked))
 }
@@ -82,12 +80,11 @@ fn evict(fixture: &FleetFixture, pod: &str, options: &Value) -> Result<String, S
     let eviction = json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": { "name": pod, "namespace": fixture.namespace },
+        "metadata": { "name": pod, "namespace": &*fixture.namespace },
         "deleteOptions": options,
     });
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", fixture.namespace);
-    let create = ["create", "--raw", &path, "--filename=-"];
-    fixture.access.try_kubectl_with(&create, &eviction.to_string())
+    fixture.try_kubectl_with(&["create", "--raw", &path], &eviction)
 }
 
 /// The name of a pod.
@@ -128,13 +125,11 @@ async fn kubectl_drain_gives_up_on_a_pod_under_two_budgets() {
     let namespace = cluster.namespace("two-budgets");
     let node = HollowNode::join(access.client().await, &namespace, Arc::new(NoProcesses)).await;
     let pod = foreign(node.name(), &json!({ "leasehold.dev/cluster": "builds" }));
-    let within = ["--namespace", &namespace];
-    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    namespace.wait_for_account();
     for manifest in [pod.to_string(), budget("a", 1), budget("b", 1)] {
-        let apply = [&within[..], &["apply", "--filename=-"]].concat();
-        access.try_kubectl_with(&apply, &manifest).expect("it is taken");
+        namespace.apply(&manifest);
     }
-    access.kubectl(&[&within[..], &["wait", "--for=condition=Ready", "pod/foreign"]].concat());
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod/foreign"]);
     let drain = ["drain", node.name(), "--force", "--timeout=60s"];
     let refused = access.try_kubectl(&drain).expect_err("it gives up");
     assert!(refused.contains("more than one PodDisruptionBudget"), "{refused}");
@@ -182,7 +177,7 @@ async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
     assert_eq!(drain(&evicted).as_deref(), Some("eviction"));
     eventually("the end of the pod", || fixture.get("pod", &evicted).is_none().then_some(()));
     eventually("4 busy workers", four);
-    let events = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    let events = fixture.event_reasons();
     assert!(events.contains("DrainStarted") && events.contains("PodReplaced"), "{events}");
 
     let drained = fixture.nodes[0].name();
@@ -209,10 +204,7 @@ async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
     let refused = fixture.access.try_kubectl(&[&drain[..], &["--timeout=8s"]].concat());
     let refused = refused.expect_err("its job runs");
     assert!(refused.contains("runs jobs"), "{refused}");
-    eventually("an event", || {
-        let events = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
-        events.contains("DrainDeadlineExceeded").then_some(())
-    });
+    until("an event", || fixture.event_reasons(), |all| all.contains("DrainDeadlineExceeded"));
     assert_eq!(busy_workers(&fixture).len(), 1);
 
     fixture.apply(&manifest("Release"));
@@ -334,21 +326,16 @@ async fn the_budget_of_an_earlier_version_is_deleted_and_no_other() {
     let cluster_of = |name: &str| {
         json!({
             "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster",
-            "metadata": { "name": name, "namespace": namespace },
+            "metadata": { "name": name },
             "spec": { "maxJobs": 4, "maxJobsPerWorker": 2 },
         })
     };
-    let uid = |name: &str| {
-        let get =
-            ["get", "wc", name, "--namespace", &namespace, "--output=jsonpath={.metadata.uid}"];
-        access.kubectl(&get)
-    };
+    let uid = |name: &str| namespace.get("wc", name).expect("it")["metadata"]["uid"].clone();
     let budget = |of: &str, labels: Value, owners: Value| {
         json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
             "metadata": {
-                "name": format!("{of}-busy"), "namespace": namespace, "labels": labels,
-                "ownerReferences": owners,
+                "name": format!("{of}-busy"), "labels": labels, "ownerReferences": owners,
             },
             "spec": {
                 "maxUnavailable": 0,
@@ -361,18 +348,18 @@ async fn the_budget_of_an_earlier_version_is_deleted_and_no_other() {
         json!({ "leasehold.dev/cluster": of, "app.kubernetes.io/managed-by": by })
     };
     for name in ["ours", "theirs", "copied"] {
-        access.apply(&cluster_of(name).to_string());
+        namespace.apply(&cluster_of(name));
     }
     let owner = json!([{
         "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster", "name": "ours",
         "uid": uid("ours"), "controller": true,
     }]);
-    access.apply(&budget("ours", labels("ours"), owner).to_string());
-    access.apply(&budget("theirs", json!({ "app": "theirs" }), json!([])).to_string());
-    access.apply(&budget("copied", labels("copied"), json!([])).to_string());
+    namespace.apply(&budget("ours", labels("ours"), owner));
+    namespace.apply(&budget("theirs", json!({ "app": "theirs" }), json!([])));
+    namespace.apply(&budget("copied", labels("copied"), json!([])));
     let spec = |name: &str| {
-        let get = ["get", "pdb", name, "--namespace", &namespace, "--output=jsonpath={.metadata}"];
-        let text = access.try_kubectl(&get).ok()?;
+        let get = ["get", "pdb", name, "--output=jsonpath={.metadata}"];
+        let text = namespace.try_kubectl(&get).ok()?;
         let metadata: Value = serde_json::from_str(&text).expect("JSON");
         Some((metadata["uid"].clone(), metadata["generation"].clone(), metadata["labels"].clone()))
     };

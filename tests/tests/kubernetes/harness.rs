@@ -8,8 +8,7 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Api;
 use kube::api::PostParams;
 use tests::kube::{
-    Access, Cluster, Component, ControlPlane, HollowNode, NoProcesses, Runner, SimulatedPod,
-    TokenFor,
+    Cluster, Component, ControlPlane, HollowNode, NoProcesses, Runner, SimulatedPod, TokenFor,
 };
 use tokio::sync::mpsc;
 
@@ -55,12 +54,6 @@ impl Runner for RecordingRunner {
     }
 }
 
-/// Applies a manifest to a namespace.
-fn apply(access: &Access, namespace: &str, manifest: &str) {
-    let arguments = ["--namespace", namespace, "apply", "-f", "-"];
-    access.try_kubectl_with(&arguments, manifest).expect("the manifest is taken");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processes() {
     let Some(cluster) = Cluster::shared() else { return };
@@ -69,10 +62,9 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
     let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(RecordingRunner { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner.clone()).await;
-    apply(access, &namespace, &deployment(node.name()));
-    let within = ["--namespace", &namespace];
+    namespace.apply(&deployment(node.name()));
     let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
-    access.kubectl(&[&within[..], &wait].concat());
+    namespace.kubectl(&wait);
     for _ in 0..3 {
         let (what, pod) = node_events.recv().await.expect("the node plays");
         assert_eq!((what, pod.labels["app"].as_str()), ("start", "three"));
@@ -82,14 +74,14 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
         );
     }
 
-    access.kubectl(&[&within[..], &["scale", "deployment/three", "--replicas=0"]].concat());
+    namespace.kubectl(&["scale", "deployment/three", "--replicas=0"]);
     for _ in 0..3 {
         assert_eq!(node_events.recv().await.expect("the node plays").0, "stop");
     }
-    let pods = || access.kubectl(&[&within[..], &["get", "pods", "--output=name"]].concat());
+    let pods = || namespace.kubectl(&["get", "pods", "--output=name"]);
     assert_eq!(pods().lines().count(), 3, "no pod is gone before its processes are");
     runner.may_end.add_permits(3);
-    access.kubectl(&[&within[..], &["wait", "--for=delete", "pods", "--all"]].concat());
+    namespace.kubectl(&["wait", "--for=delete", "pods", "--all"]);
     assert_eq!(pods(), "");
     node.leave().await;
 }
@@ -102,10 +94,10 @@ async fn a_pod_that_outlives_its_grace_period_is_killed() {
     let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(RecordingRunner { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner).await;
-    apply(access, &namespace, &deployment(node.name()));
+    namespace.apply(&deployment(node.name()));
     let (_, pod) = node_events.recv().await.expect("the node plays");
     let delete = ["delete", "pod", &pod.name, "--grace-period=1", "--wait=false"];
-    access.kubectl(&[&["--namespace", &namespace][..], &delete].concat());
+    namespace.kubectl(&delete);
     let mut seen = Vec::new();
     while seen.last() != Some(&"kill") {
         let (what, other) = node_events.recv().await.expect("the node plays");
@@ -123,27 +115,26 @@ async fn a_drain_evicts_pods_and_keeps_to_the_disruption_budget() {
     let access = cluster.access();
     let namespace = cluster.namespace("drained");
     let node = HollowNode::join(access.client().await, &namespace, Arc::new(NoProcesses)).await;
-    apply(access, &namespace, &deployment(node.name()));
+    namespace.apply(&deployment(node.name()));
     let budget = r"
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata: {name: all}
 spec: {maxUnavailable: 0, selector: {matchLabels: {app: three}}}
 ";
-    apply(access, &namespace, budget);
-    let within = ["--namespace", &namespace];
+    namespace.apply(budget);
     let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
-    access.kubectl(&[&within[..], &wait].concat());
+    namespace.kubectl(&wait);
     let allowed = ["wait", "--for=condition=DisruptionAllowed=False", "pdb/all"];
-    access.kubectl(&[&within[..], &allowed].concat());
+    namespace.kubectl(&allowed);
 
     let drain = ["drain", node.name(), "--timeout=3s"];
     let refused = access.try_kubectl(&drain).expect_err("the budget allows none");
     assert!(refused.contains("disruption budget"), "{refused}");
-    access.kubectl(&[&within[..], &["delete", "pdb/all"]].concat());
+    namespace.kubectl(&["delete", "pdb/all"]);
     access.kubectl(&["drain", node.name(), "--timeout=60s"]);
     let bound = format!("--field-selector=spec.nodeName={}", node.name());
-    let left = access.kubectl(&[&within[..], &["get", "pods", "-o", "name", &bound]].concat());
+    let left = namespace.kubectl(&["get", "pods", "-o", "name", &bound]);
     assert_eq!(left, "");
     node.leave().await;
 }
@@ -153,10 +144,9 @@ async fn a_token_is_valid_for_its_audience_until_its_pod_ends() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("token");
-    let within = ["--namespace", &namespace];
-    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    namespace.wait_for_account();
     let run = ["run", "one", "--image=none", "--output=jsonpath={.metadata.uid}"];
-    let uid = access.kubectl(&[&within[..], &run].concat());
+    let uid = namespace.kubectl(&run);
     let wanted = TokenFor {
         namespace: &namespace,
         service_account: "default",
@@ -182,7 +172,7 @@ async fn a_token_is_valid_for_its_audience_until_its_pod_ends() {
     assert_ne!(review("another").await.authenticated, Some(true));
 
     let delete = ["delete", "pod", "one", "--force", "--grace-period=0"];
-    access.kubectl(&[&within[..], &delete].concat());
+    namespace.kubectl(&delete);
     tests::process::eventually("the token's end with its pod", || {
         let review = tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(review("leasehold"))

@@ -10,10 +10,11 @@ mod reports;
 #[path = "injection/strangers.rs"]
 mod strangers;
 
+use std::ops::Deref;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, Replicas};
+use tests::kube::{Cluster, Namespace, Replicas};
 use tests::process::eventually;
 
 /// The name of what is injected.
@@ -45,27 +46,31 @@ fn configuration(name: &str, namespace: &str, url: &str) -> Value {
 
 /// A namespace with one replica, which the API server asks about its opted-in pods.
 struct InjectorFixture {
-    access: Access,
-    namespace: String,
+    namespace: Namespace,
     configuration: String,
     replicas: Replicas,
+}
+
+impl Deref for InjectorFixture {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
 }
 
 impl InjectorFixture {
     /// None where there are no binaries, which is noted.
     fn set(flags: &[&str]) -> Option<Self> {
-        let cluster = Cluster::shared()?;
-        let access = cluster.access().clone();
-        let namespace = cluster.namespace("inject");
-        Replicas::define(&access);
-        let account = ["wait", "--for=create", "serviceaccount/default", "--namespace", &namespace];
-        access.kubectl(&account);
+        let namespace = Cluster::shared()?.namespace("inject");
+        Replicas::define(&namespace.access);
+        namespace.wait_for_account();
         let configuration = format!("injector-{namespace}");
         let flags = [&["--webhook-configuration", &configuration], flags].concat();
-        let mut replicas = Replicas::new(&access, &namespace, &flags);
+        let mut replicas = Replicas::new(&namespace.access, &namespace, &flags);
         replicas.start();
         replicas.wait_ready();
-        let fixture = Self { access, namespace, configuration, replicas };
+        let fixture = Self { namespace, configuration, replicas };
         fixture.configure(0);
         Some(fixture)
     }
@@ -92,16 +97,6 @@ impl InjectorFixture {
         self.access.try_kubectl(&get).ok().filter(|text| !text.is_empty())
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> String {
-        self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    fn apply(&self, manifest: &Value) {
-        let arguments = ["--namespace", &self.namespace, "apply", "--filename", "-"];
-        let applied = self.access.try_kubectl_with(&arguments, &manifest.to_string());
-        applied.unwrap_or_else(|error| panic!("kubectl apply: {error}\n{manifest:#}"));
-    }
-
     /// Creates a pod: the pod as it was stored, and the warnings of the answer.
     fn try_create(&self, more: &[&str], pod: &Value) -> (Option<Value>, String) {
         let arguments = ["--namespace", &self.namespace, "create", "-o", "json", "-f", "-"];
@@ -119,14 +114,6 @@ impl InjectorFixture {
     fn create(&self, pod: &Value) -> (Value, String) {
         let (stored, message) = self.try_create(&[], pod);
         (stored.unwrap_or_else(|| panic!("not taken: {message}")), message)
-    }
-
-    fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        self.access.objects().get(&self.namespace, kind, name).ok()
-    }
-
-    fn pods(&self) -> Vec<Value> {
-        self.access.objects().list(&self.namespace, "pods").expect("a list")
     }
 
     /// Waits until the coordinator knows of a WorkerCluster, or knows it as it is now.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Condvar, LazyLock, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
-use tests::kube::{Access, ControlPlane, Replicas, TokenFor};
+use tests::kube::{Access, ControlPlane, Namespace, Replicas, TokenFor};
 use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
 
@@ -85,7 +85,7 @@ impl ExclusiveControlPlane {
         // A test that failed may have left one ended.
         taken.plane.start_missing_components();
         Replicas::define(taken.access());
-        taken.access().kubectl(&["create", "namespace", namespace]);
+        let _ = Namespace::create(taken.access(), namespace);
         Some(taken)
     }
 

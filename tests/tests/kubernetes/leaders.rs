@@ -40,11 +40,10 @@ fn leaders(fixture: &FleetFixture) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("leaders");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
     // Long enough for a machine that stands still for a while: only the stopped one is deposed.
     let flags = ["--leadership", "8s", "--takeover-after", "5s"];
-    let fixture = FleetFixture::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
+    let fixture = FleetFixture::start_with(cluster.namespace("leaders"), 2, 1, work, &flags).await;
     fixture.apply(&fixture.builds(6, STREAMS, "3s"));
     fixture
         .wait_for("6 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 6);

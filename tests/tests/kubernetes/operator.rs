@@ -2,7 +2,7 @@
 //! workloads that were there before.
 
 use serde_json::Value;
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::eventually;
 
 fn manifest(fixture: &FleetFixture, jobs: u64) -> String {
@@ -28,10 +28,6 @@ fn replicas(fixture: &FleetFixture, kind: &str, name: &str) -> Option<u64> {
     fixture.get(kind, name)?.pointer("/spec/replicas")?.as_u64()
 }
 
-fn reasons(fixture: &FleetFixture) -> String {
-    fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"])
-}
-
 fn connected(cluster: &Value, workers: u64) -> bool {
     cluster["status"]["inForceGeneration"] == cluster["metadata"]["generation"]
         && cluster.pointer("/status/workers/connected").and_then(Value::as_u64) == Some(workers)
@@ -40,10 +36,8 @@ fn connected(cluster: &Value, workers: u64) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("scale-in");
     let work = Work::Jobs { ms_min: 1_000, ms_max: 4_000 };
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, work).await;
+    let Some(fixture) = FleetFixture::start("scale-in", 1, 1, work).await else { return };
     fixture.apply(&manifest(&fixture, 8));
     fixture.wait_for("4 workers", "wc", "builds", |cluster| connected(cluster, 4));
     eventually("8 jobs", || {
@@ -65,7 +59,7 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     fixture.wait_for("1 worker", "wc", "builds", |cluster| connected(cluster, 1));
     fixture.apply(&manifest(&fixture, 4));
     fixture.wait_for("2 workers", "wc", "builds", |cluster| connected(cluster, 2));
-    let reported = reasons(&fixture);
+    let reported = fixture.event_reasons();
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
         assert!(
             reported.split_whitespace().any(|word| word == reason),
@@ -85,9 +79,7 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
 /// The API server stores such a template, and answers 500 when it is applied as a Deployment's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_template_on_which_the_api_server_fails_is_reported_with_its_words() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("refused");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    let Some(fixture) = FleetFixture::start("refused", 1, 0, Work::File).await else { return };
     let of = |name: &str, wrong: &str| {
         format!(
             r"
@@ -123,9 +115,7 @@ spec:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_existing_workload_of_the_same_name_is_reported_and_not_changed() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("not-ours");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    let Some(fixture) = FleetFixture::start("not-ours", 1, 0, Work::File).await else { return };
     fixture.apply(
         r"
 apiVersion: apps/v1
@@ -153,9 +143,7 @@ spec:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn only_the_replicas_of_an_adopted_workload_change_and_only_on_request() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("adopted");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("adopted", 1, 1, Work::File).await else { return };
     let more = "replicas: 1\n  podManagementPolicy: Parallel";
     fixture.apply(&adopted(&fixture, "StatefulSet", 3, more));
     fixture.wait_for("3 workers", "wc", "swarm", |cluster| connected(cluster, 3));
@@ -213,9 +201,7 @@ const NEW_TEMPLATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"b
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stateful_set_that_keeps_an_earlier_template_is_ready_and_scales() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("on-delete");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("on-delete", 1, 1, Work::File).await else { return };
     let of = |jobs| {
         let more = "podManagementPolicy: Parallel\n  updateStrategy: {type: OnDelete}";
         adopted(&fixture, "StatefulSet", jobs, more)
@@ -238,9 +224,7 @@ async fn a_stateful_set_that_keeps_an_earlier_template_is_ready_and_scales() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_paused_deployment_is_reported_scales_in_and_goes_on_once_resumed() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("paused");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("paused", 1, 1, Work::File).await else { return };
     let of = |jobs| adopted(&fixture, "Deployment", jobs, "progressDeadlineSeconds: 600");
     fixture.apply(&of(2));
     fixture

@@ -2,7 +2,7 @@
 //! that an autoscaler or another controller sets are left to it.
 
 use serde_json::{Value, json};
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::{eventually, until_ok};
 
 /// A Deployment of one worker of the WorkerCluster `builds`, with these annotations on its pod.
@@ -57,10 +57,8 @@ fn is_busy(fixture: &FleetFixture) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves_nothing() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("annotations");
     let work = Work::Jobs { ms_min: 200, ms_max: 400 };
-    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, work).await;
+    let Some(mut fixture) = FleetFixture::start("annotations", 1, 1, work).await else { return };
     let own = json!({ "cluster-autoscaler.kubernetes.io/safe-to-evict": "true" });
     fixture.apply(&deployment(&fixture, 1, &own));
     fixture.apply(&adopting(2, false));
@@ -107,7 +105,8 @@ async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves
     let (_, after) = text.split_once("what is left on pods that stay:\n\n").expect("it");
     let lines: Vec<&str> = after.lines().take_while(|line| line.starts_with("    ")).collect();
     let commands = lines.join("\n");
-    let commands = commands.replace("--all-namespaces", &format!("--namespace {namespace}"));
+    let commands =
+        commands.replace("--all-namespaces", &format!("--namespace {}", fixture.namespace));
     let done = fixture.access.try_shell(&commands, tests::toolbox::root());
     done.unwrap_or_else(|why| panic!("{commands}\n{why}"));
     let left = metadata(&fixture).expect("a pod");
@@ -135,9 +134,7 @@ fn generation(fixture: &FleetFixture) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_are_left_to_an_autoscaler() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("autoscaled");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("autoscaled", 1, 1, Work::File).await else { return };
     fixture.apply(&deployment(&fixture, 1, &json!({})));
     fixture.apply(
         r"
@@ -169,9 +166,7 @@ spec:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_are_left_to_a_manager_that_sets_them_again_and_again() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("synced");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("synced", 1, 1, Work::File).await else { return };
     fixture.apply(&deployment(&fixture, 1, &json!({})));
     fixture.apply(&adopting(6, true));
     // Its creator set its replicas once: they are the coordinator's.
@@ -195,10 +190,8 @@ fn node_of(pod: &Value) -> Option<String> {
 /// The taint by itself moves no pod that is there already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_worker_leaves_a_node_that_an_autoscaler_is_about_to_remove() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("disrupted");
     let work = Work::Jobs { ms_min: 200, ms_max: 400 };
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 2, work).await;
+    let Some(fixture) = FleetFixture::start("disrupted", 1, 2, work).await else { return };
     fixture.apply(&deployment(&fixture, 1, &json!({})));
     fixture.apply(&adopting(2, false));
     eventually("a busy pod", || is_busy(&fixture).then_some(()));

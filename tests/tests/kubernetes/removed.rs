@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use leasehold_demo::checker::peak;
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::eventually;
 
 /// The milliseconds of a job that outlasts the test.
@@ -26,10 +26,8 @@ fn jobs_running(fixture: &FleetFixture) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_of_a_pod_removed_by_force_count_until_its_node_is_gone() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("removed");
     let work = Work::Jobs { ms_min: HANGS, ms_max: HANGS };
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 2, work).await;
+    let Some(fixture) = FleetFixture::start("removed", 1, 2, work).await else { return };
     let manifest = fixture.builds(BUDGET, 1, "2s");
     fixture.apply(manifest.split("---").next().expect("the WorkerCluster"));
     eventually("4 running jobs", || (jobs_running(&fixture) == 4).then_some(()));

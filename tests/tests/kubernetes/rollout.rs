@@ -3,17 +3,13 @@
 
 use leasehold_demo::checker::peak;
 use leasehold_demo::clock::now_ns;
-use tests::kube::{
-    Cluster, FleetFixture, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, Work, WorkloadKind,
-};
+use tests::kube::{FleetFixture, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, Work, WorkloadKind};
 use tests::process::{eventually, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("rollout");
     let work = Work::Jobs { ms_min: 2_000, ms_max: 6_000 };
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 3, 3, work).await;
+    let Some(fixture) = FleetFixture::start("rollout", 3, 3, work).await else { return };
     let mut scenario = RolloutScenario { fixture, workload: WorkloadKind::WorkerCluster };
     scenario.begin().await;
     let disruption = scenario.disrupt();
@@ -22,8 +18,7 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
 
     let table = scenario.fixture.kubectl(&["get", "wc"]);
     assert!(table.lines().any(|line| line.starts_with("builds")), "{table}");
-    let events =
-        scenario.fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    let events = scenario.fixture.event_reasons();
     for reason in ["DrainStarted", "DrainCompleted", "LeaderChanged"] {
         assert!(events.split_whitespace().any(|word| word == reason), "no {reason} in: {events}");
     }

@@ -7,9 +7,11 @@ use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
 use leasehold_proto::externalscaler::ScaledObjectRef;
 use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClient;
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
-use serde_json::Value;
-use tests::keda::{Authentication, Keda, Right, channel, object};
-use tests::kube::{AUDIENCE, Access, Cluster, Component, Replicas, until_answer};
+use serde_json::{Value, json};
+use tests::keda::{Authentication, Keda, Right, channel, object as scaled_object};
+use tests::kube::{
+    AUDIENCE, Cluster, Component, Namespace, Operator, Replicas, list, object, until_answer,
+};
 use tests::process::{eventually, get};
 use tests::toolbox;
 use tonic::transport::Channel;
@@ -18,65 +20,51 @@ use tonic::{Code, Request, Status};
 use super::deploy::stand_ins;
 use super::installed::{ExclusiveControlPlane, folder, remove};
 
-const OBJECTS: &str = "\
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {name: green, namespace: NAMESPACE}
-spec: {capacity: 15, maxReplicas: 7}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {name: one, namespace: NAMESPACE}
-spec: {documentsPerSecond: 10, workers: {first: {class: green}, second: {class: green}}}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {name: two, namespace: NAMESPACE}
-spec: {documentsPerSecond: '2.5', workers: {first: {class: green}}}
-";
-const GAUGE: &str =
-    r#"workerclass_request{workerclass_name="green",workerclass_namespace="NAMESPACE"} 22.5"#;
-
-/// A class and what it is asked for, in a namespace.
-fn objects(namespace: &str) -> String {
-    OBJECTS.replace("NAMESPACE", namespace)
+/// Two replicas, and a class of which two pipelines ask 22.5 documents per second.
+fn replicas_and_class(namespace: &Namespace) -> Replicas {
+    let mut replicas = Replicas::new(&namespace.access, namespace, &[]);
+    replicas.start();
+    replicas.start();
+    replicas.wait_ready();
+    let green = || json!({ "class": "green" });
+    let twice = json!({ "first": green(), "second": green() });
+    let once = json!({ "first": green() });
+    namespace.apply(&list([
+        object("WorkerClass", "green", json!({ "capacity": 15, "maxReplicas": 7 })),
+        object("Pipeline", "one", json!({ "documentsPerSecond": 10, "workers": twice })),
+        object("Pipeline", "two", json!({ "documentsPerSecond": "2.5", "workers": once })),
+    ]));
+    replicas
 }
 
-/// The metric that says so.
-fn gauge(namespace: &str) -> String {
-    GAUGE.replace("NAMESPACE", namespace)
+/// Waits until a replica shows the 22.5.
+fn wait_for_request(replica: &Operator, namespace: &str) {
+    let labels = format!(r#"workerclass_name="green",workerclass_namespace="{namespace}""#);
+    let gauge = format!("workerclass_request{{{labels}}} 22.5");
+    eventually("what the class is asked for", || {
+        let (_, metrics) = get(replica.http, "/metrics")?;
+        metrics.lines().any(|line| line == gauge).then_some(())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
     let Some(turn) = ExclusiveControlPlane::for_failures("scaling") else { return };
-    let namespace = "scaling";
-    let (plane, access) = (turn.plane(), turn.access());
-    let mut replicas = Replicas::new(access, namespace, &[]);
-    replicas.start();
-    replicas.start();
-    replicas.wait_ready();
-    let gauge = gauge(namespace);
-    let file = replicas.folder().join("objects.yaml");
-    std::fs::write(&file, objects(namespace)).expect("a file");
-    access.kubectl(&["apply", "-f", file.to_str().expect("UTF-8")]);
+    let (plane, namespace) = (turn.plane(), Namespace::existing(turn.access(), "scaling"));
+    let mut replicas = replicas_and_class(&namespace);
     for replica in &replicas.running {
-        eventually("what the class is asked for", || {
-            let (_, metrics) = get(replica.http, "/metrics")?;
-            metrics.lines().any(|line| line == gauge).then_some(())
-        });
+        wait_for_request(replica, &namespace);
     }
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
     let server = format!("leasehold-coordinator.{namespace}.svc");
     let right = Right { request: 22.5, target: 10.5, needed: 2.0 };
     let leader = replicas.leader();
-    let client =
-        client_certificate(access, namespace, &format!("leasehold://autoscaler/{namespace}"));
+    let client = client_certificate(&namespace, &format!("leasehold://autoscaler/{namespace}"));
     let with =
         |client| Some(Authentication { authority: &authority, server_name: &server, client });
     let keda = |name, at: usize| {
         let address = replicas.running[at].grpc.to_string();
-        Keda::start(name, &address, with(Some(&client)), &object(namespace, "green"), right)
+        Keda::start(name, &address, with(Some(&client)), &scaled_object(&namespace, "green"), right)
     };
     let (leads, follows) = (keda("leader", leader), keda("follower", 1 - leader));
     leads.until_right().await;
@@ -98,9 +86,9 @@ async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
 
 /// A client's certificate for this URI and its key, signed as docs/KUBERNETES.md has it: with the
 /// key in the Secret of the authority.
-fn client_certificate(access: &Access, namespace: &str, uri: &str) -> (String, String) {
-    let secret = ["--namespace", namespace, "get", "secret", "leasehold-ca", "--output=json"];
-    let secret: Secret = serde_json::from_str(&access.kubectl(&secret)).expect("a Secret");
+fn client_certificate(namespace: &Namespace, uri: &str) -> (String, String) {
+    let secret = namespace.kubectl(&["get", "secret", "leasehold-ca", "--output=json"]);
+    let secret: Secret = serde_json::from_str(&secret).expect("a Secret");
     let data = secret.data.expect("data");
     let text = |name: &str| String::from_utf8(data[name].0.clone()).expect("PEM");
     let signing = KeyPair::from_pem(&text("tls.key")).expect("a key");
@@ -114,7 +102,7 @@ fn client_certificate(access: &Access, namespace: &str, uri: &str) -> (String, S
 
 /// Asks whether the class is active, with a token if given.
 async fn ask(channel: Channel, namespace: &str, token: Option<&str>) -> Result<bool, Status> {
-    let mut request: Request<ScaledObjectRef> = Request::new(object(namespace, "green"));
+    let mut request: Request<ScaledObjectRef> = Request::new(scaled_object(namespace, "green"));
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse().expect("a value");
         request.metadata_mut().insert("authorization", value);
@@ -126,22 +114,11 @@ async fn ask(channel: Channel, namespace: &str, token: Option<&str>) -> Result<b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() {
     let Some(cluster) = Cluster::shared() else { return };
-    let access = cluster.access();
-    let namespace = cluster.namespace("scaling");
-    let namespace = namespace.as_str();
-    Replicas::define(access);
-    let mut replicas = Replicas::new(access, namespace, &[]);
-    replicas.start();
-    replicas.start();
-    replicas.wait_ready();
-    let gauge = gauge(namespace);
-    let file = replicas.folder().join("objects.yaml");
-    std::fs::write(&file, objects(namespace)).expect("a file");
-    access.kubectl(&["apply", "-f", file.to_str().expect("UTF-8")]);
+    let namespace = &cluster.namespace("scaling");
+    Replicas::define(cluster.access());
+    let replicas = replicas_and_class(namespace);
     let leader = &replicas.running[replicas.leader()];
-    eventually("what the class is asked for", || {
-        get(leader.http, "/metrics")?.1.lines().any(|line| line == gauge).then_some(())
-    });
+    wait_for_request(leader, namespace);
     // The standby shows its own certificate.
     eventually("a standby that follows", || {
         leader.process.log().contains("a standby follows this replica").then_some(())
@@ -154,7 +131,7 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
         let (authority, server_name) = (authority.as_str(), server_name.as_str());
         channel(&address, Some(Authentication { authority, server_name, client }))
     };
-    let of = |uri| client_certificate(access, namespace, uri);
+    let of = |uri| client_certificate(namespace, uri);
     let own = format!("leasehold://autoscaler/{namespace}");
     for uri in ["leasehold://autoscaler", &own] {
         assert!(ask(connect(Some(&of(uri))), namespace, None).await.expect(uri));
@@ -168,15 +145,15 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
     let status = ask(connect(None), namespace, None).await.expect_err("a stranger");
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
 
-    access.kubectl(&["create", "serviceaccount", "-n", namespace, "reader"]);
-    let create = ["create", "token", "-n", namespace, "reader", "--audience", AUDIENCE];
-    let token = access.kubectl(&create).trim().to_owned();
+    namespace.kubectl(&["create", "serviceaccount", "reader"]);
+    let token = namespace.kubectl(&["create", "token", "reader", "--audience", AUDIENCE]);
+    let token = token.trim().to_owned();
     let status = ask(connect(None), namespace, Some(&token)).await.expect_err("no right");
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-    let role = ["create", "role", "-n", namespace, "reader", "--verb=get"];
-    access.kubectl(&[&role[..], &["--resource=workerclasses.leasehold.dev"]].concat());
+    let resource = "--resource=workerclasses.leasehold.dev";
+    namespace.kubectl(&["create", "role", "reader", "--verb=get", resource]);
     let account = format!("--serviceaccount={namespace}:reader");
-    access.kubectl(&["create", "rolebinding", "-n", namespace, "r", "--role=reader", &account]);
+    namespace.kubectl(&["create", "rolebinding", "r", "--role=reader", &account]);
     let reads = async || ask(connect(None), namespace, Some(&token)).await;
     until_answer("the right to be seen", reads).await;
 
@@ -197,14 +174,10 @@ fn with_component(component: &str) -> (tempfile::TempDir, String) {
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
          resources: [worker-class.yaml]\ncomponents: [../../deploy/components/{component}]\n"
     );
-    let class = "\
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {name: green, namespace: default}
-spec: {capacity: 15, maxReplicas: 7}
-";
+    let mut class = object("WorkerClass", "green", json!({ "capacity": 15, "maxReplicas": 7 }));
+    class["metadata"]["namespace"] = json!("default");
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).expect("a file");
-    std::fs::write(folder.path().join("worker-class.yaml"), class).expect("a file");
+    std::fs::write(folder.path().join("worker-class.yaml"), class.to_string()).expect("a file");
     let path = folder.path().to_str().expect("UTF-8").to_owned();
     (folder, path)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::eventually;
 
 fn manifest(fixture: &FleetFixture, set_runs_on: &str) -> String {
@@ -60,9 +60,7 @@ fn was_told(fixture: &FleetFixture, reason: &str, kind: &str) -> bool {
 /// The set is valid by itself: only the last status names the generation that stays in force.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("edits");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    let Some(fixture) = FleetFixture::start("edits", 1, 0, Work::File).await else { return };
     let observed =
         |object: &Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
     fixture.apply(&manifest(&fixture, "builds"));
@@ -92,10 +90,8 @@ async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn status_and_events_are_current_before_and_after_a_failover() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("status");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
-    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, work).await;
+    let Some(mut fixture) = FleetFixture::start("status", 2, 1, work).await else { return };
 
     fixture.apply(&manifest(&fixture, "nowhere"));
     fixture.wait_for("a set without a cluster", "ss", "feeds", |set| {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::toolbox;
 
 /// Worker to streams. Which it has is what counts: its file lists them by name.
@@ -81,9 +81,7 @@ fn sorted(layout: &Layout) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("swarm");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let Some(fixture) = FleetFixture::start("swarm", 1, 1, Work::File).await else { return };
     let list = streams();
     assert_eq!(list.len(), 27);
     let affinity = fixture.affinity();
@@ -97,7 +95,7 @@ async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams
         if object["kind"] == "Namespace" {
             continue;
         }
-        object["metadata"]["namespace"] = Value::from(namespace.as_str());
+        object["metadata"]["namespace"] = Value::from(&*fixture.namespace);
         if object["kind"] == "StatefulSet" {
             let affinity: Value = serde_yaml::from_str(&affinity).expect("an affinity");
             object["spec"]["template"]["spec"]["affinity"] = affinity;

@@ -9,7 +9,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, Replicas, TokenFor};
+use tests::kube::{Access, Cluster, Namespace, Replicas, TokenFor};
 use tests::process::{eventually, get, soon};
 use tokio::task::JoinSet;
 
@@ -35,18 +35,17 @@ fn worker_clusters(client: Client, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// Access for a service account of the namespace that may do with WorkerClusters what `edit` may.
-async fn editor(access: &Access, namespace: &str, replicas: &Replicas) -> Access {
-    let within = ["--namespace", namespace];
-    let kubectl = |arguments: &[&str]| access.kubectl(&[&within[..], arguments].concat());
-    kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
+async fn editor(namespace: &Namespace, replicas: &Replicas) -> Access {
+    namespace.wait_for_account();
     let verbs = "--verb=create,update,patch,delete";
-    kubectl(&["create", "role", "edit", verbs, "--resource=workerclusters.leasehold.dev"]);
+    let resource = "--resource=workerclusters.leasehold.dev";
+    namespace.kubectl(&["create", "role", "edit", verbs, resource]);
     let account = format!("--serviceaccount={namespace}:default");
-    kubectl(&["create", "rolebinding", "edit", "--role=edit", &account]);
+    namespace.kubectl(&["create", "rolebinding", "edit", "--role=edit", &account]);
     let wanted =
         TokenFor { namespace, service_account: "default", audience: None, pod: None, seconds: 600 };
-    let token = access.token(wanted).await.expect("a token");
-    access.with_token(&token, &replicas.folder().join("editor"))
+    let token = namespace.access.token(wanted).await.expect("a token");
+    namespace.access.with_token(&token, &replicas.folder().join("editor"))
 }
 
 /// Fills a namespace, the last name of the alphabet first.
@@ -76,9 +75,8 @@ fn in_force(http: SocketAddr) -> BTreeSet<String> {
 }
 
 /// The message of the condition `Stalled` of a WorkerCluster.
-fn stalled(access: &Access, namespace: &str, name: &str) -> Option<String> {
-    let get = ["get", "wc", name, "--output=json", "--namespace", namespace];
-    let object: Value = serde_json::from_str(&access.kubectl(&get)).expect("an object");
+fn stalled(namespace: &Namespace, name: &str) -> Option<String> {
+    let object = namespace.get("wc", name).expect("an object");
     let conditions = object["status"]["conditions"].as_array()?;
     let found = conditions.iter().find(|condition| condition["type"] == "Stalled")?;
     found["message"].as_str().map(str::to_owned)
@@ -96,17 +94,15 @@ async fn a_user_who_fills_a_namespace_keeps_nobody_out_under_any_leader() {
     replicas.start();
     let leader = replicas.leader();
     let http = replicas.running[leader].http;
-    fill(&editor(access, &crowd, &replicas).await, &crowd).await;
+    fill(&editor(&crowd, &replicas).await, &crowd).await;
     soon("the places of the namespace", || (!in_force(http).is_empty()).then_some(())).await;
 
     // Objects of another namespace, made later, are served.
-    let late = worker_cluster("late").to_string();
-    let apply = ["apply", "--namespace", &other, "-f", "-"];
-    access.try_kubectl_with(&apply, &late).expect("the API server takes it");
+    other.apply(&worker_cluster("late"));
     let wait = ["wait", "--for=jsonpath={.status.maxJobs}=1", "wc/late", "--timeout=120s"];
-    access.kubectl(&[&["--namespace", &other][..], &wait].concat());
+    other.kubectl(&wait);
     let all = in_force(http);
-    let of_crowd = all.iter().filter(|name| name.starts_with(&crowd)).count();
+    let of_crowd = all.iter().filter(|name| name.starts_with(&*crowd)).count();
     assert_eq!((of_crowd, all.len()), (250, 251));
 
     // The user sees why the others are not.
@@ -120,7 +116,7 @@ async fn a_user_who_fills_a_namespace_keeps_nobody_out_under_any_leader() {
          namespace {crowd} may have: delete those that are not needed, or ask for a higher \
          --namespace-share of the coordinators"
     );
-    let message = eventually("the reason in the status", || stalled(access, &crowd, &refused[0]));
+    let message = eventually("the reason in the status", || stalled(&crowd, &refused[0]));
     assert!(message.contains(&words), "{message}");
 
     // A leader that has just started, and remembers nothing, decides the same.
@@ -176,16 +172,12 @@ async fn what_a_user_writes_on_pods_makes_no_more_workers_than_there_are_pods() 
     let access = cluster.access();
     Replicas::define(access);
     let namespace = cluster.namespace("heavy");
-    let within = ["--namespace", &namespace];
-    let kubectl = |arguments: &[&str]| access.kubectl(&[&within[..], arguments].concat());
-    kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
-    let create = [&within[..], &["create", "-f", "-"]].concat();
+    namespace.wait_for_account();
     for number in 0..HEAVY_PODS {
-        let pod = heavy_pod(&namespace, number).to_string();
-        access.try_kubectl_with(&create, &pod).expect("the API server takes it");
+        let created = namespace.try_kubectl_with(&["create"], &heavy_pod(&namespace, number));
+        created.expect("the API server takes it");
     }
-    let apply = [&within[..], &["apply", "-f", "-"]].concat();
-    access.try_kubectl_with(&apply, &worker_cluster("builds").to_string()).expect("a cluster");
+    namespace.apply(&worker_cluster("builds"));
 
     // The first leader reads the pods, and so does the next one.
     let mut replicas = Replicas::new(access, &namespace, &[]);
@@ -196,5 +188,5 @@ async fn what_a_user_writes_on_pods_makes_no_more_workers_than_there_are_pods() 
         assert_eq!(found, HEAVY_PODS as f64, "workers of {HEAVY_PODS} pods");
         replicas.running.remove(0).process.signal(Signal::KILL);
     }
-    kubectl(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
+    namespace.kubectl(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
 }

@@ -6,29 +6,30 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use tests::kube::{
-    Access, Cluster, CoordinatorEndpoints, Fleet, FleetFixture, HollowNode, Replicas, TokenFor,
-    Work,
+    Access, Cluster, CoordinatorEndpoints, Fleet, FleetFixture, HollowNode, Namespace, Replicas,
+    TokenFor, Work,
 };
 use tests::process::{eventually, get, soon, until_ok};
 
 const BINDING: &str = "coordinator";
 
 /// Gives the coordinator of namespace `own` every right in `namespace`.
-fn bind(access: &Access, own: &str, namespace: &str) {
+fn bind(own: &str, namespace: &Namespace) {
     let account = format!("--serviceaccount={own}:coordinator");
     let role = "--clusterrole=cluster-admin";
-    access.kubectl(&["create", "rolebinding", BINDING, "-n", namespace, role, &account]);
+    namespace.kubectl(&["create", "rolebinding", BINDING, role, &account]);
 }
 
 /// Access as the coordinator, which has rights in both namespaces, and none elsewhere but to
 /// review tokens.
-async fn coordinator(access: &Access, own: &str, other: &str, folder: &Path) -> Access {
-    access.kubectl(&["create", "serviceaccount", "coordinator", "-n", own]);
+async fn coordinator(own: &Namespace, other: &Namespace, folder: &Path) -> Access {
+    let access = &own.access;
+    own.kubectl(&["create", "serviceaccount", "coordinator"]);
     let account = format!("--serviceaccount={own}:coordinator");
     let delegator = "--clusterrole=system:auth-delegator";
     access.kubectl(&["create", "clusterrolebinding", own, delegator, &account]);
-    bind(access, own, own);
-    bind(access, own, other);
+    bind(own, own);
+    bind(own, other);
     let token = TokenFor {
         namespace: own,
         service_account: "coordinator",
@@ -39,15 +40,11 @@ async fn coordinator(access: &Access, own: &str, other: &str, folder: &Path) -> 
     access.with_token(&access.token(token).await.expect("a token"), &folder.join("kubeconfig"))
 }
 
-/// The jobs that run in a namespace, as its WorkerCluster says.
-fn running(access: &Access, namespace: &str) -> Option<u64> {
-    let cluster = access.objects().get(namespace, "wc", "builds").ok()?;
-    cluster["status"]["jobs"]["running"].as_u64()
-}
-
-fn apply(access: &Access, namespace: &str, manifest: &str) {
-    let applied = access.try_kubectl_with(&["apply", "-n", namespace, "-f", "-"], manifest);
-    applied.unwrap_or_else(|error| panic!("{error}\n{manifest}"));
+/// Waits until this many jobs run in a namespace, as its WorkerCluster says.
+fn jobs_run(namespace: &Namespace, jobs: u64) {
+    let what = format!("{jobs} jobs running in {namespace}");
+    namespace
+        .wait_for(&what, "wc", "builds", |cluster| cluster["status"]["jobs"]["running"] == jobs);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -56,7 +53,7 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     let access = cluster.access();
     let (own, other) = (cluster.namespace("readable"), cluster.namespace("unreadable"));
     let folder = tempfile::tempdir().expect("a folder");
-    let restricted = coordinator(access, &own, &other, folder.path()).await;
+    let restricted = coordinator(&own, &other, folder.path()).await;
     Replicas::define(access);
     let mut replicas = Replicas::new(&restricted, &own, &["--watch-namespace", &other]);
     replicas.start();
@@ -69,20 +66,13 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     };
     let fleet = Fleet::new(access, Work::Jobs { ms_min: 500, ms_max: 1_500 }, Some(dials));
     let node = HollowNode::join(access.client().await, &own, Arc::clone(&fleet)).await;
-    let mut fixture = FleetFixture {
-        access: access.clone(),
-        namespace: own.clone(),
-        replicas,
-        nodes: vec![node],
-        fleet,
-    };
+    let mut fixture = FleetFixture { namespace: own.clone(), replicas, nodes: vec![node], fleet };
     for namespace in [&own, &other] {
-        apply(access, namespace, &fixture.builds(4, 1, "3s"));
-        let what = format!("4 jobs running in {namespace}");
-        eventually(&what, || (running(access, namespace) == Some(4)).then_some(()));
+        namespace.apply(&fixture.builds(4, 1, "3s"));
+        jobs_run(namespace, 4);
     }
 
-    access.kubectl(&["delete", "rolebinding", BINDING, "-n", &other]);
+    other.kubectl(&["delete", "rolebinding", BINDING]);
     // The next leader has never read the other namespace.
     let leader = fixture.replicas.leader();
     fixture.replicas.replace(1 - leader);
@@ -91,8 +81,8 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     former.process.signal(Signal::KILL);
     former.process.wait();
     assert_eq!(fixture.replicas.leader(), 0, "the standby leads");
-    apply(access, &own, &fixture.builds(3, 1, "3s"));
-    eventually("3 jobs running", || (running(access, &own) == Some(3)).then_some(()));
+    own.apply(&fixture.builds(3, 1, "3s"));
+    jobs_run(&own, 3);
     let log = || fixture.replicas.running[0].process.log();
     assert!(log().contains("may not list the pods of some namespaces"), "{}", log());
     let series = format!("leasehold_unreadable_namespaces{{namespace=\"{other}\"");
@@ -101,18 +91,16 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
         metrics.contains(&series).then_some(())
     });
 
-    bind(access, &own, &other);
+    bind(&own, &other);
     until_ok("the workers of the other namespace", || {
         let log = log();
         if log.contains("the workers of namespaces are served again") { Ok(()) } else { Err(log) }
     });
-    apply(access, &other, &fixture.builds(2, 1, "3s"));
-    eventually("2 jobs running", || (running(access, &other) == Some(2)).then_some(()));
+    other.apply(&fixture.builds(2, 1, "3s"));
+    jobs_run(&other, 2);
 
-    access.kubectl(&["delete", "wc", "builds", "-n", &other, "--wait=false"]);
-    eventually("the end of all pods", || {
-        access.objects().list(&other, "pods").ok()?.is_empty().then_some(())
-    });
+    other.kubectl(&["delete", "wc", "builds", "--wait=false"]);
+    eventually("the end of all pods", || other.all_pods().is_empty().then_some(()));
     access.kubectl(&["delete", "clusterrolebinding", &own]);
     fixture.end();
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::eventually;
 
 const REPLICAS: usize = 3;
@@ -21,10 +21,8 @@ fn owned(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replacing_every_replica_loses_no_lease() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("upgrade");
     let work = Work::Jobs { ms_min: 500, ms_max: 1_500 };
-    let mut fixture = FleetFixture::set(cluster.access(), &namespace, REPLICAS, 1, work).await;
+    let Some(mut fixture) = FleetFixture::start("upgrade", REPLICAS, 1, work).await else { return };
     fixture.apply(&fixture.builds(6, 5, "10s"));
     fixture.wait_for("6 jobs running", "wc", "builds", |cluster| {
         cluster["status"]["jobs"]["running"] == 6

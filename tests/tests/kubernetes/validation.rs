@@ -3,14 +3,13 @@
 //! use stays.
 
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, Replicas};
+use tests::kube::{Cluster, Namespace, Replicas, object};
 use tests::process::eventually;
 
 /// A namespace with a leader and a standby, of which the API server asks the standby about classes
 /// and pipelines.
 struct ValidatorFixture {
-    access: Access,
-    namespace: String,
+    namespace: Namespace,
     configuration: String,
     replicas: Replicas,
 }
@@ -18,18 +17,16 @@ struct ValidatorFixture {
 impl ValidatorFixture {
     /// None where there are no binaries, which is noted.
     fn open() -> Option<Self> {
-        let cluster = Cluster::shared()?;
-        let access = cluster.access().clone();
-        let namespace = cluster.namespace("validate");
-        Replicas::define(&access);
+        let namespace = Cluster::shared()?.namespace("validate");
+        Replicas::define(&namespace.access);
         let configuration = format!("validator-{namespace}");
         let flags = ["--validator-configuration", &configuration];
-        let mut replicas = Replicas::new(&access, &namespace, &flags);
+        let mut replicas = Replicas::new(&namespace.access, &namespace, &flags);
         replicas.start();
         replicas.wait_ready();
         replicas.start();
         replicas.wait_ready();
-        let fixture = Self { access, namespace, configuration, replicas };
+        let fixture = Self { namespace, configuration, replicas };
         fixture.configure();
         Some(fixture)
     }
@@ -44,12 +41,12 @@ impl ValidatorFixture {
         let mut wanted = found.expect("the configuration");
         wanted["metadata"] = json!({ "name": self.configuration });
         let url = format!("https://{}/validate", self.replicas.running[1].webhook);
-        let label = json!({ "kubernetes.io/metadata.name": self.namespace });
+        let label = json!({ "kubernetes.io/metadata.name": &*self.namespace });
         for webhook in wanted["webhooks"].as_array_mut().expect("webhooks") {
             webhook["clientConfig"] = json!({ "url": url });
             webhook["namespaceSelector"] = json!({ "matchLabels": label });
         }
-        self.access.apply(&wanted.to_string());
+        self.namespace.access.apply(&wanted.to_string());
         // The leader writes whom to trust; the API server takes a moment to know its configuration.
         let circle = pipeline("circle", 1, json!({ "a": { "class": "none", "next": ["a"] } }));
         eventually("a webhook that is asked", || {
@@ -60,7 +57,7 @@ impl ValidatorFixture {
 
     fn apply(&self, more: &[&str], object: &Value) -> Result<String, String> {
         let arguments = ["--namespace", &self.namespace, "apply", "--filename", "-"];
-        let mut command = self.access.kubectl_command(&[&arguments[..], more].concat());
+        let mut command = self.namespace.access.kubectl_command(&[&arguments[..], more].concat());
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         let mut child = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
         let pipe = child.stdin.take().expect("a pipe");
@@ -85,24 +82,15 @@ impl ValidatorFixture {
     }
 
     fn delete(&self, what: &str) -> Result<String, String> {
-        self.access.try_kubectl(&["--namespace", &self.namespace, "delete", what])
+        self.namespace.try_kubectl(&["delete", what])
     }
 }
 
 impl Drop for ValidatorFixture {
     fn drop(&mut self) {
         let delete = ["delete", "validatingwebhookconfiguration", &self.configuration];
-        let _ = self.access.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
+        let _ = self.namespace.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
     }
-}
-
-fn object(kind: &str, name: &str, spec: Value) -> Value {
-    json!({
-        "apiVersion": "leasehold.dev/v1alpha1",
-        "kind": kind,
-        "metadata": { "name": name },
-        "spec": spec,
-    })
 }
 
 fn class(name: &str, capacity: u32, most: u32) -> Value {
@@ -174,7 +162,8 @@ fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
 
     fixture.take(&class("green", 30, 3));
     fixture.take(&pipeline("third", 10, json!({ "a": { "class": "green" } })));
-    fixture.access.kubectl(&["delete", "namespace", &fixture.namespace, "--timeout=60s"]);
+    let access = &fixture.namespace.access;
+    access.kubectl(&["delete", "namespace", &fixture.namespace, "--timeout=60s"]);
 }
 
 #[test]
@@ -185,18 +174,17 @@ fn only_spec_changes_need_the_validating_webhook() {
     fixture.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
     let patch = r#"{"metadata":{"finalizers":["example.com/mine"],"labels":{"a":"b"}}}"#;
     let patched = |patch: &str| {
-        let object = ["--namespace", &fixture.namespace, "patch", "pipeline/first"];
-        fixture.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
+        let merge = ["patch", "pipeline/first", "--type=merge", "--patch", patch];
+        fixture.namespace.try_kubectl(&merge)
     };
     patched(patch).expect("the webhook is not called for metadata");
     pipeline["spec"]["documentsPerSecond"] = json!(11);
     let message = fixture.apply(&[], &pipeline).expect_err("no server answers");
     assert!(message.contains("validator.leasehold.dev"), "{message}");
-    let delete = ["--namespace", &fixture.namespace, "delete", "pipeline/first", "--wait=false"];
-    fixture.access.kubectl(&delete);
+    fixture.namespace.kubectl(&["delete", "pipeline/first", "--wait=false"]);
     patched(r#"{"metadata":{"finalizers":[]}}"#)
         .expect("the webhook is not called for a deleted object");
-    let get = ["--namespace", &fixture.namespace, "get", "pipeline/first"];
-    let message = fixture.access.try_kubectl(&get).expect_err("it is gone");
+    let message = fixture.namespace.try_kubectl(&["get", "pipeline/first"]);
+    let message = message.expect_err("it is gone");
     assert!(message.contains("NotFound"), "{message}");
 }

@@ -2,35 +2,29 @@
 
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{WatchChangesRequest, WatchChangesResponse};
+use serde_json::json;
 use tests::keda::{Authentication, channel};
-use tests::kube::{AUDIENCE, Cluster, Replicas, until_answer};
+use tests::kube::{AUDIENCE, Cluster, Replicas, object, until_answer};
 use tests::process::HANG;
 use tokio::time::timeout;
 use tonic::{Code, Request, Status, Streaming};
 
-const CLUSTER: &str = "\
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {name: builds, namespace: NAMESPACE}
-spec: {maxJobs: 8, maxJobsPerWorker: 2}
-";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_ends_once_its_callers_right_is_taken_away() {
     let Some(cluster) = Cluster::shared() else { return };
-    let access = cluster.access();
-    let namespace = &cluster.namespace("watched");
-    Replicas::define(access);
-    access.apply(&CLUSTER.replace("NAMESPACE", namespace));
-    let mut replicas = Replicas::new(access, namespace, &[]);
+    let namespace = cluster.namespace("watched");
+    Replicas::define(cluster.access());
+    let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 2 });
+    namespace.apply(&object("WorkerCluster", "builds", spec));
+    let mut replicas = Replicas::new(cluster.access(), &namespace, &[]);
     replicas.start();
-    access.kubectl(&["create", "serviceaccount", "-n", namespace, "looker"]);
-    let role = ["create", "role", "-n", namespace, "looker", "--verb=get"];
-    access.kubectl(&[&role[..], &["--resource=workerclusters.leasehold.dev"]].concat());
+    namespace.kubectl(&["create", "serviceaccount", "looker"]);
+    let resource = "--resource=workerclusters.leasehold.dev";
+    namespace.kubectl(&["create", "role", "looker", "--verb=get", resource]);
     let account = format!("--serviceaccount={namespace}:looker");
-    access.kubectl(&["create", "rolebinding", "-n", namespace, "look", "--role=looker", &account]);
-    let create = ["create", "token", "-n", namespace, "looker", "--audience", AUDIENCE];
-    let token = access.kubectl(&create).trim().to_owned();
+    namespace.kubectl(&["create", "rolebinding", "look", "--role=looker", &account]);
+    let token = namespace.kubectl(&["create", "token", "looker", "--audience", AUDIENCE]);
+    let token = token.trim().to_owned();
 
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
     let server_name = format!("leasehold-coordinator.{namespace}.svc");
@@ -51,7 +45,7 @@ async fn a_watch_ends_once_its_callers_right_is_taken_away() {
     let everything = watch("").await.map(drop).expect_err("no right to all namespaces");
     assert_eq!(everything.code(), Code::PermissionDenied, "{everything}");
 
-    access.kubectl(&["delete", "rolebinding", "-n", namespace, "look"]);
+    namespace.kubectl(&["delete", "rolebinding", "look"]);
     let end = async {
         loop {
             match changes.message().await {

@@ -7,13 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::kube::{Access, CoordinatorEndpoints, Fleet, HollowNode, Runner, SimulatedPod, Work};
+use tests::kube::{
+    Access, CoordinatorEndpoints, Fleet, HollowNode, Namespace, Runner, SimulatedPod, Work,
+};
 use tests::process::{eventually, get, until_ok};
 use tests::toolbox;
 
 use super::super::installed::{
-    Installed, LocalCoordinator, coordinator_with_its_own_rights, folder, list,
-    until_kinds_are_known, until_pods_are_admitted,
+    Installed, LocalCoordinator, coordinator_with_its_own_rights, folder, until_kinds_are_known,
+    until_pods_are_admitted,
 };
 
 /// What the program found.
@@ -183,7 +185,7 @@ pub(super) struct CheckFixture<'a> {
     installed: Installed<'a>,
     pub(super) access: &'a Access,
     /// The workers' namespace.
-    pub(super) namespace: String,
+    pub(super) namespace: Namespace,
     pub(super) coordinator: LocalCoordinator,
     node: HollowNode,
     own: tempfile::TempDir,
@@ -200,17 +202,15 @@ impl<'a> CheckFixture<'a> {
         let node = HollowNode::join(client, "check-1", Arc::clone(&late_fleet)).await;
         let own = tempfile::tempdir().expect("a folder");
         let coordinator = coordinator_with_its_own_rights(access, own.path()).await;
-        let namespace = format!("workers-{:06x}", fastrand::u32(..0x100_0000));
-        access.kubectl(&["create", "namespace", &namespace]);
-        let account = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"];
-        access.kubectl(&[&["--namespace", &namespace], &account[..]].concat());
+        let namespace = Namespace::create_with_prefix(access, "workers");
+        namespace.wait_for_account();
         let fleet = Fleet::new(access, Work::File, None);
         let fixture = Self { installed, access, namespace, coordinator, node, own };
         fixture.until_it_leads();
         fixture.until_asked();
         fleet.dial(fixture.dials());
         assert!(late_fleet.0.set(fleet).is_ok(), "it is set once");
-        fixture.apply(BUILDS);
+        fixture.namespace.apply(BUILDS);
         eventually("two workers", || {
             let ready = fixture.get("workercluster/builds", "{.status.workers.ready}");
             (ready == "2").then_some(())
@@ -274,33 +274,20 @@ impl<'a> CheckFixture<'a> {
         CoordinatorEndpoints { addresses: vec![self.coordinator.grpc], authority, server_name }
     }
 
-    /// Runs kubectl in the workers' namespace.
-    pub(super) fn kubectl(&self, arguments: &[&str]) -> String {
-        self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
-    }
-
-    /// Applies a manifest to the workers' namespace.
-    pub(super) fn apply(&self, manifest: &str) {
-        let arguments = ["--namespace", &self.namespace, "apply", "-f", "-"];
-        let applied = self.access.try_kubectl_with(&arguments, manifest);
-        applied.unwrap_or_else(|why| panic!("{why}\n{manifest}"));
-    }
-
     /// A field of an object in the workers' namespace.
     pub(super) fn get(&self, object: &str, path: &str) -> String {
-        self.kubectl(&["get", object, &format!("--output=jsonpath={path}")])
+        self.namespace.kubectl(&["get", object, &format!("--output=jsonpath={path}")])
     }
 
     /// The names of the pods in the workers' namespace.
     pub(super) fn pods(&self) -> Vec<String> {
-        let pods = list(self.access, &self.namespace, "pods");
         let name = |pod: &Value| pod["metadata"]["name"].as_str().expect("a name").to_owned();
-        pods.iter().map(name).collect()
+        self.namespace.all_pods().iter().map(name).collect()
     }
 
     /// Ends it: workers first, while a coordinator can drain them.
     pub(super) async fn end(self) {
-        self.kubectl(&["delete", "workerclusters", "--all"]);
+        self.namespace.kubectl(&["delete", "workerclusters", "--all"]);
         self.access.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
         eventually("the end of all workers", || self.pods().is_empty().then_some(()));
         let Self { installed, node, .. } = self;

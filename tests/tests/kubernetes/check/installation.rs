@@ -140,11 +140,11 @@ fn webhook(access: &Access) {
 }
 
 fn published(access: &Access, fixture: &CheckFixture<'_>) {
-    fixture.kubectl(&["delete", "configmap/leasehold-ca"]);
+    fixture.namespace.kubectl(&["delete", "configmap/leasehold-ca"]);
     fails("published-everywhere", &["no ConfigMap leasehold-ca in workers-"])
         .comes_and_goes(access);
     let other = json!({ "data": { "ca.crt": authority(1, 4_000) } }).to_string();
-    fixture.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
+    fixture.namespace.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
     fails("published-everywhere", &["differs from the one in leasehold-system"])
         .comes_and_goes(access);
 }

@@ -49,7 +49,7 @@ async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
 
 /// A user labels a pod after its creation.
 fn without_a_sidecar(fixture: &CheckFixture<'_>) {
-    fixture.apply(
+    fixture.namespace.apply(
         "
 apiVersion: v1
 kind: Pod
@@ -59,14 +59,14 @@ spec:
   containers: [{name: worker, image: example.invalid/worker}]
 ",
     );
-    fixture.kubectl(&["label", "pod/late", "leasehold.dev/inject=true"]);
+    fixture.namespace.kubectl(&["label", "pod/late", "leasehold.dev/inject=true"]);
     let says = &["pod/late", "got none", "create it again"];
     Fault { line: "sidecars", result: "fail", says }.comes_and_goes(fixture.access);
     assert!(!fixture.pods().contains(&"late".to_owned()));
 }
 
 fn with_an_old_sidecar(fixture: &CheckFixture<'_>) {
-    fixture.apply(&with_sidecar("registry.invalid/leasehold/agent:0.9.0"));
+    fixture.namespace.apply(&with_sidecar("registry.invalid/leasehold/agent:0.9.0"));
     let says = &[
         "deployment/others",
         "registry.invalid/leasehold/agent:0.9.0",
@@ -75,31 +75,31 @@ fn with_an_old_sidecar(fixture: &CheckFixture<'_>) {
     let far = Fault { line: "sidecar-versions", result: "fail", says };
     far.comes_and_goes(fixture.access);
     // A neighbouring version is compatible, and gets a note only.
-    fixture.apply(&with_sidecar("registry.invalid/leasehold/agent:0.0.9"));
+    fixture.namespace.apply(&with_sidecar("registry.invalid/leasehold/agent:0.0.9"));
     let says = &["deployment/others", "registry.invalid/leasehold/agent:0.0.9"];
     let near = Fault { line: "sidecar-versions", result: "warn", says };
     near.comes_and_goes(fixture.access);
     // An injected one is what its WorkerCluster wants now.
     let patch = r#"{"spec":{"agent":{"image":"mirror/agent:0.1.0"}}}"#;
-    fixture.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", patch]);
+    fixture.namespace.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", patch]);
     let says =
         &["deployment/builds", "registry.invalid/leasehold/agent:0.1.0", "mirror/agent:0.1.0"];
     let asked = Fault { line: "sidecar-versions", result: "warn", says };
     asked.comes_and_goes(fixture.access);
-    fixture.kubectl(&["delete", "deployment/others"]);
+    fixture.namespace.kubectl(&["delete", "deployment/others"]);
 }
 
 fn with_too_short_a_grace_period(fixture: &CheckFixture<'_>) {
-    fixture.apply(&deployment(""));
+    fixture.namespace.apply(&deployment(""));
     let says = &["deployment/others", "has 30 s to end", "may take 600 s"];
     let short = Fault { line: "deadline-grace", result: "fail", says };
     short.is_found(fixture.access);
     shortest(fixture, "30s: terminationGracePeriodSeconds of deployment/others");
     short.comes_and_goes(fixture.access);
     shortest(fixture, "10m: drain.deadline of WorkerCluster workers-");
-    fixture.kubectl(&["delete", "deployment/others"]);
+    fixture.namespace.kubectl(&["delete", "deployment/others"]);
     let own = r#"{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":60}}}}"#;
-    fixture.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", own]);
+    fixture.namespace.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", own]);
     let says = &["its template has 60 s to end", "may take 600 s"];
     Fault { line: "deadline-grace", result: "fail", says }.comes_and_goes(fixture.access);
 }
@@ -113,7 +113,7 @@ fn shortest(fixture: &CheckFixture<'_>, wanted: &str) {
 }
 
 fn of_a_job_with_a_deadline(fixture: &CheckFixture<'_>) {
-    fixture.apply(
+    fixture.namespace.apply(
         "
 apiVersion: batch/v1
 kind: Job
@@ -130,11 +130,11 @@ spec:
     );
     let says = &["activeDeadlineSeconds of job/nightly", "is 300 s"];
     Fault { line: "deadline-active", result: "fail", says }.comes_and_goes(fixture.access);
-    fixture.kubectl(&["delete", "job/nightly"]);
+    fixture.namespace.kubectl(&["delete", "job/nightly"]);
 }
 
 fn of_no_cluster(fixture: &CheckFixture<'_>) {
-    fixture.apply(
+    fixture.namespace.apply(
         "
 apiVersion: v1
 kind: Pod
@@ -147,15 +147,20 @@ spec:
     let lost = Fault { line: "pods-clusters", result: "fail", says };
     let line: Value = lost.is_found(fixture.access);
     assert!(line["problems"][0]["mend"].as_str().is_some_and(|mend| mend.contains("label")));
-    fixture.kubectl(&["label", "--overwrite", "pod/lost", "leasehold.dev/cluster=builds"]);
+    fixture.namespace.kubectl(&[
+        "label",
+        "--overwrite",
+        "pod/lost",
+        "leasehold.dev/cluster=builds",
+    ]);
     lost.is_gone(fixture.access);
-    fixture.kubectl(&["delete", "pod/lost", "--force", "--grace-period=0"]);
+    fixture.namespace.kubectl(&["delete", "pod/lost", "--force", "--grace-period=0"]);
 }
 
 /// A user has budgets of their own.
 fn with_budgets_that_keep_every_pod(fixture: &CheckFixture<'_>) {
     let budget = |name: &str, allows: &str| {
-        fixture.apply(&format!(
+        fixture.namespace.apply(&format!(
             "
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -172,5 +177,5 @@ spec:
     budget("second", "minAvailable: 1");
     let says = &["several PodDisruptionBudgets (", "/nothing", "/second"];
     Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
-    fixture.kubectl(&["delete", "poddisruptionbudget", "--all"]);
+    fixture.namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]);
 }

@@ -149,28 +149,26 @@ async fn kubectl_shows_classes_and_pipelines_and_scales_a_class() {
         access.try_kubectl(&["explain", "pl.spec.workers.next"]).ok()
     });
     assert!(explained.contains("The nodes that its documents go to"), "{explained}");
-    let kubectl = |rest: &[&str]| access.kubectl(&[&["--namespace", &namespace], rest].concat());
     let of_code = json!({
         "pipeline": "first", "node": "a", "class": "blue", "documentsPerSecond": 10,
     });
     let binding = object("PipelineBinding", "first-a", of_code);
     for manifest in [class(json!({ "capacity": "2.5" })), pipeline(json!({})), binding] {
-        let apply = ["--namespace", &namespace, "apply", "-f", "-"];
-        access.try_kubectl_with(&apply, &manifest.to_string()).expect("a valid object");
+        namespace.apply(&manifest);
     }
     for (kind, cells) in [
         ("wcl", &["CAPACITY", "REQUEST", "UTILIZATION %", "MIN", "MAX", "WAITING", "2.5"][..]),
         ("pl", &["DOCUMENTS/S", "PHASE", "READY", "BINDINGS", "AGE", "10"]),
         ("plb", &["PIPELINE", "NODE", "CLASS", "PHASE", "WORKERS", "blue"]),
     ] {
-        let table = kubectl(&["get", kind]);
+        let table = namespace.kubectl(&["get", kind]);
         for cell in cells {
             assert!(table.contains(cell), "no {cell} in\n{table}");
         }
     }
-    kubectl(&["scale", "wcl/blue", "--replicas=2"]);
-    assert_eq!(kubectl(&["get", "wcl", "blue", "-o", "jsonpath={.spec.replicas}"]), "2");
-    let scale = ["--namespace", &namespace, "scale", "wcl/blue", "--replicas=9"];
-    let refusal = access.try_kubectl(&scale).expect_err("more than it may have");
+    namespace.kubectl(&["scale", "wcl/blue", "--replicas=2"]);
+    assert_eq!(namespace.kubectl(&["get", "wcl", "blue", "-o", "jsonpath={.spec.replicas}"]), "2");
+    let refusal = namespace.try_kubectl(&["scale", "wcl/blue", "--replicas=9"]);
+    let refusal = refusal.expect_err("more than it may have");
     assert!(refusal.contains("must be from minReplicas to maxReplicas"), "{refusal}");
 }

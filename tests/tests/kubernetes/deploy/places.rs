@@ -3,7 +3,7 @@
 
 use leasehold_injection::{AgentUser, Sidecar};
 use serde_json::{Value, json};
-use tests::kube::Access;
+use tests::kube::{Access, Namespace};
 use tests::process::eventually;
 
 use tests::toolbox;
@@ -69,17 +69,17 @@ spec:
 "#;
 
 /// The policy, and a namespace that it holds in, as long as this value is there.
-struct OpenShift<'a>(&'a Access);
+struct OpenShift(Namespace);
 
-impl<'a> OpenShift<'a> {
-    fn apply(access: &'a Access) -> Self {
-        let openshift = Self(access);
+impl OpenShift {
+    fn apply(access: &Access) -> Self {
+        // Made first, so that half of it is removed, too.
+        let openshift = Self(Namespace::existing(access, "openshift"));
         access.apply(RESTRICTED_V2);
         access.kubectl(&["create", "namespace", "openshift"]);
         let restricted = "pod-security.kubernetes.io/enforce=restricted";
         access.kubectl(&["label", "namespace", "openshift", restricted]);
-        let account = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"];
-        access.kubectl(&[&account[..], &["--namespace=openshift"]].concat());
+        openshift.0.wait_for_account();
         // The API server takes a moment to know a policy.
         eventually("the policy", || openshift.refuses().then_some(()));
         openshift
@@ -93,14 +93,13 @@ impl<'a> OpenShift<'a> {
 
     /// Asks the API server for a pod, without making it.
     fn create(&self, pod: &Value) -> Result<String, String> {
-        let create = ["create", "--dry-run=server", "--namespace=openshift", "--filename=-"];
-        self.0.try_kubectl_with(&create, &pod.to_string())
+        self.0.try_kubectl_with(&["create", "--dry-run=server"], pod)
     }
 }
 
-impl Drop for OpenShift<'_> {
+impl Drop for OpenShift {
     fn drop(&mut self) {
-        let delete = |object| self.0.try_kubectl(&["delete", object, "--ignore-not-found"]);
+        let delete = |object| self.0.access.try_kubectl(&["delete", object, "--ignore-not-found"]);
         let _ = delete("validatingadmissionpolicybinding/restricted-v2");
         let _ = delete("validatingadmissionpolicy/restricted-v2");
         // The API server takes a moment to forget a policy. It would refuse the next test's pods.

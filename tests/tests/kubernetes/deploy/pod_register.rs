@@ -58,10 +58,9 @@ fn only_the_coordinator_writes_the_register_on_pods() {
     for (role, user) in [("edit", TENANT), ("edit", COORDINATOR), ("cluster-admin", ADMIN)] {
         let name = user.replace(':', "-");
         let bind = ["create", "rolebinding", &name, "--clusterrole", role, "--user", user];
-        access.kubectl(&[&bind[..], &["--namespace", &namespace]].concat());
+        namespace.kubectl(&bind);
     }
-    let account = ["wait", "--for=create", "serviceaccount/default", "--namespace", &namespace];
-    access.kubectl(&account);
+    namespace.wait_for_account();
     let worker = pod("w-0", json!({ "leasehold.dev/cluster": "builds" }), json!({}));
     let create = ["create", "--filename=-"];
     as_user(TENANT, &create, &worker.to_string()).expect("a pod");

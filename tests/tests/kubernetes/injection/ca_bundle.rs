@@ -165,8 +165,7 @@ async fn the_ca_bundle_follows_a_new_authority_without_refusing_a_pod() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("inject-ca");
-    let within = ["--namespace", &namespace];
-    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    namespace.wait_for_account();
     let client = access.client().await;
     let name = format!("injector-{namespace}");
     let own = serving(&client, &namespace, &name, 24).await;
@@ -180,9 +179,8 @@ async fn the_ca_bundle_follows_a_new_authority_without_refusing_a_pod() {
         String::from_utf8(text).expect("PEM")
     };
     let create = || {
-        let arguments = ["create", "--dry-run=server", "--output=json", "--filename=-"];
-        let pod = opted_in("probe", json!({})).to_string();
-        access.try_kubectl_with(&[&within[..], &arguments].concat(), &pod)
+        let create = ["create", "--dry-run=server", "--output=json"];
+        namespace.try_kubectl_with(&create, &opted_in("probe", json!({})))
     };
     eventually("a first pod", || create().ok());
     let first = bundle();

@@ -94,9 +94,7 @@ fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installati
     assert_eq!(agents(&stored)[0]["resources"]["limits"]["memory"], "128Mi");
 
     let wrong = worker_cluster("wrong", json!({ "flags": { "coordinator": "x:1" } }));
-    let apply = ["--namespace", &fixture.namespace, "apply", "--filename=-"];
-    let warning = fixture.access.try_kubectl_with(&apply, &wrong.to_string());
-    let warning = warning.expect_err("no flag of a pod");
+    let warning = fixture.try_apply(&wrong).expect_err("no flag of a pod");
     assert!(warning.contains("a flag that cannot be set"), "{warning}");
     let explained = fixture.access.kubectl(&["explain", "wc.spec.agent"]);
     for field in ["image", "adapter", "flags", "resources", "native sidecar"] {
@@ -148,7 +146,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     // The workload that it makes is injected.
     fixture.apply(&cluster);
     let made = eventually("the workload's pods", || {
-        let pods = fixture.pods();
+        let pods = fixture.all_pods();
         let made = |pod: &&Value| pod["metadata"]["ownerReferences"].is_array();
         let pods: Vec<Value> = pods.iter().filter(made).cloned().collect();
         (pods.len() == 2).then_some(pods)
@@ -214,7 +212,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     let metrics = eventually("metrics", || get(fixture.replicas.running[0].http, "/metrics")).1;
     assert!(metrics.contains("leasehold_agents_outdated 2"), "{metrics}");
     let left: Vec<Value> =
-        fixture.pods().iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+        fixture.all_pods().iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
     let before: Vec<Value> = made.iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
     assert!(before.iter().all(|uid| left.contains(uid)), "no pod is replaced for its agent");
 }

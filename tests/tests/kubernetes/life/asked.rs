@@ -14,7 +14,7 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     namespace.apply(&cluster(4, ""));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
-    let (own, access) = (namespace.name(), installation.cluster().access());
+    let (own, access) = (&**namespace, &namespace.access);
     let bind = |role: &str| {
         let role = format!("--clusterrole={role}");
         let account = format!("--serviceaccount={own}:looker");
@@ -86,7 +86,7 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.apply(WAITING_PIPELINE);
     namespace.until("wc/builds", ".status.jobs.running", "2");
-    let (own, access) = (namespace.name(), installation.cluster().access());
+    let (own, access) = (&**namespace, &namespace.access);
     namespace.kubectl(&["create", "serviceaccount", "viewer"]);
     let account = format!("--serviceaccount={own}:viewer");
     let role = "--clusterrole=leasehold-viewer";

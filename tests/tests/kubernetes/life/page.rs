@@ -22,7 +22,7 @@ fn the_dashboard_shows_the_one_cluster_that_its_caller_may_read() {
     namespace.apply(&cluster(4, ""));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
-    let (own, access) = (namespace.name(), installation.cluster().access());
+    let (own, access) = (&**namespace, &namespace.access);
     namespace.kubectl(&["create", "serviceaccount", "looker"]);
     let account = format!("--serviceaccount={own}:looker");
     let role = "--clusterrole=leasehold-viewer";

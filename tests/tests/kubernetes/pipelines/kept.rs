@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{Cluster, FleetFixture, Version, Work};
+use tests::kube::{FleetFixture, Version, Work};
 use tests::process::eventually;
 
 use super::{class, endpoints, pipeline, record, resource_versions, wait_for_end, wait_for_phase};
@@ -18,9 +18,7 @@ fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("kept");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
+    let Some(fixture) = FleetFixture::start("kept", 1, 1, Work::Bindings).await else { return };
     fixture.apply(&class(&fixture, "blue", 30, (1, 1), ""));
     fixture.kubectl(&["create", "service", "clusterip", "taken-in", "--tcp=80"]);
     let theirs = || fixture.get("service", "taken-in").expect("their Service")["metadata"].clone();
@@ -114,9 +112,10 @@ fn undone(fixture: &FleetFixture) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_new_leader_changes_no_object_of_a_pipeline() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("pipelines-leader");
-    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
+    let Some(mut fixture) = FleetFixture::start("pipelines-leader", 2, 1, Work::Bindings).await
+    else {
+        return;
+    };
     // Longer than the agents may take to find the other leader.
     fixture.apply(&class(&fixture, "blue", 30, (2, 2), "").replace("ttl: 3s", "ttl: 1m"));
     let nodes = [("in", "blue", "out"), ("out", "blue", "")];

@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{Cluster, FleetFixture, Work};
+use tests::kube::{FleetFixture, Work};
 use tests::process::eventually;
 
 use super::{class, endpoints, loads, pipeline, wait_for_phase};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_pipelines_span_all_five_workers_and_none_is_above_its_capacity() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("spread");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
+    let Some(fixture) = FleetFixture::start("spread", 1, 1, Work::Bindings).await else { return };
     fixture.apply(&class(&fixture, "grey", 5, (5, 5), "spread: Even"));
     eventually("5 workers", || {
         let log = fixture.replicas.running[0].process.log();

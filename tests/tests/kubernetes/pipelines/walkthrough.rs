@@ -4,7 +4,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{Cluster, FleetFixture, Record, Version, Work};
+use tests::kube::{FleetFixture, Record, Version, Work};
 use tests::process::eventually;
 
 use super::{
@@ -17,9 +17,9 @@ const PIPELINES: [&str; 3] = ["first", "second", "third"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_another() {
-    let Some(cluster) = Cluster::shared() else { return };
-    let namespace = cluster.namespace("walkthrough");
-    let fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
+    let Some(fixture) = FleetFixture::start("walkthrough", 2, 1, Work::Bindings).await else {
+        return;
+    };
     let record = record(&fixture).await;
     fixture.apply(
         &[
