@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::access::Access;
 use super::cluster::Cluster;
 use super::fleet::{CoordinatorEndpoints, Fleet, Work};
 use super::hollow_node::HollowNode;
 use super::namespace::Namespace;
+use super::objects::{names, object};
 use super::replicas::Replicas;
-use crate::process::{eventually, get, soon};
+use super::wait::until;
+use crate::process::{get, soon};
 
 /// What a worker may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,53 +100,40 @@ impl FleetFixture {
         Self { namespace, replicas: running, nodes: joined, fleet }
     }
 
-    /// A node affinity, as YAML in one line, for pods that are to run on this fixture only; nowhere
-    /// if it has no nodes.
+    /// A node affinity for pods that are to run on this fixture only; nowhere if it has no nodes.
     #[must_use]
-    pub fn affinity(&self) -> String {
+    pub fn affinity(&self) -> Value {
         let mut nodes: Vec<_> = self.nodes.iter().map(HollowNode::name).collect();
         if nodes.is_empty() {
             // The API server refuses an empty list.
             nodes.push("no-node");
         }
-        format!(
-            "{{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
-             {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, \
-             operator: In, values: [{}]}}]}}]}}}}}}",
-            nodes.join(", ")
-        )
+        let here = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes });
+        let terms = json!({ "nodeSelectorTerms": [{ "matchExpressions": [here] }] });
+        json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": terms } })
     }
 
-    /// A WorkerCluster `builds` of workers that take two jobs each, and a StreamSet `feeds` of so
-    /// many streams on it, as YAML.
+    /// The spec of a worker's pod: one container, on this fixture's nodes.
     #[must_use]
-    pub fn builds(&self, jobs: u32, streams: u32, ttl: &str) -> String {
-        let streams: Vec<_> =
-            (1..=streams).map(|number| format!("{{name: feed-{number}}}")).collect();
-        format!(
-            r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: {jobs}
-  maxJobsPerWorker: 2
-  lease: {{ttl: {ttl}}}
-  template:
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {{name: feeds}}
-spec:
-  cluster: builds
-  streams: [{}]
-",
-            self.affinity(),
-            streams.join(", ")
-        )
+    pub fn pod_spec(&self) -> Value {
+        let worker = json!({ "name": "worker", "image": "example.invalid/worker:1" });
+        json!({ "affinity": self.affinity(), "containers": [worker] })
+    }
+
+    /// A template of such pods, without labels.
+    #[must_use]
+    pub fn template(&self) -> Value {
+        json!({ "spec": self.pod_spec() })
+    }
+
+    /// A Deployment or StatefulSet of such pods, which are workers of the WorkerCluster of its
+    /// name.
+    #[must_use]
+    pub fn workload(&self, kind: &str, name: &str) -> Value {
+        let labels = json!({ "app": name, "leasehold.dev/cluster": name });
+        let template = json!({ "metadata": { "labels": labels }, "spec": self.pod_spec() });
+        let selector = json!({ "matchLabels": { "app": name } });
+        object(kind, name, json!({ "selector": selector, "template": template }))
     }
 
     /// What each of these pods' workers may do, as its agent reports it; nothing of an agent that
@@ -176,17 +165,26 @@ spec:
         pods.filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect()
     }
 
+    /// How many jobs run, by the workers' journals.
+    #[must_use]
+    pub fn jobs_running(&self) -> u64 {
+        let open = self.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
+        open as u64
+    }
+
     /// Ends the scenario: deletes the WorkerCluster `builds`. Every pod ends, and no job was lost.
+    /// Returns what the workers' journals say in the end.
     ///
     /// # Panics
     /// If a pod stays, or a job that was begun is not done.
-    pub fn end(self) {
+    pub fn end(self) -> Evidence {
         self.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-        eventually("the end of all pods", || self.all_pods().is_empty().then_some(()));
+        until("the end of all pods", || names(&self.all_pods()), Vec::is_empty);
         let evidence = self.evidence();
         assert_eq!(evidence.contradictions, Vec::<String>::new());
         let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
         assert!(lost.is_empty(), "lost: {lost:?}");
+        evidence
     }
 
     /// What the workers' journals say so far.

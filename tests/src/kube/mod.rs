@@ -36,7 +36,7 @@ pub use hollow_node::HollowNode;
 pub use image::{Architecture, Image, architecture_of, pack};
 pub use namespace::Namespace;
 pub use node::{Node, PAUSE_IMAGE};
-pub use objects::{Objects, list, object};
+pub use objects::{Objects, feeds, list, name, names, object};
 pub use pods::{NoProcesses, Runner, SimulatedPod};
 pub use real_cluster::RealCluster;
 pub use real_installation::{RealInstallation, TestNamespace, WORKER_IMAGE, container};

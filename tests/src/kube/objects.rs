@@ -123,6 +123,30 @@ pub fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec })
 }
 
+/// Streams `feed-1`, `feed-2` and so on, as the spec of a StreamSet lists them.
+#[must_use]
+pub fn feeds(count: u32) -> Value {
+    (1..=count).map(|number| json!({ "name": format!("feed-{number}") })).collect()
+}
+
+/// The names of objects.
+///
+/// # Panics
+/// If one has no name.
+#[must_use]
+pub fn names(objects: &[Value]) -> Vec<String> {
+    objects.iter().map(name).collect()
+}
+
+/// The name of an object.
+///
+/// # Panics
+/// If it has none.
+#[must_use]
+pub fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().expect("a name").to_owned()
+}
+
 /// Several objects, to be applied in this order.
 #[must_use]
 pub fn list(objects: impl IntoIterator<Item = Value>) -> Value {

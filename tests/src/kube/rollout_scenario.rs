@@ -6,10 +6,11 @@ use std::process::Stdio;
 
 use leasehold_demo::clock::now_ns;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use super::fleet_fixture::FleetFixture;
+use super::objects::object;
 use crate::process::soon_ok;
 
 /// How many jobs may run at first.
@@ -102,13 +103,6 @@ impl RolloutScenario {
         now_ns()
     }
 
-    /// How many jobs run, by the workers' journals.
-    #[must_use]
-    pub fn jobs_running(&self) -> u64 {
-        let open = self.fixture.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
-        open as u64
-    }
-
     fn apply(&self, version: u32, jobs: u64) {
         self.fixture.apply(&self.workload.manifest(&self.fixture, &image(version), jobs));
     }
@@ -138,7 +132,7 @@ impl RolloutScenario {
             WorkloadKind::Deployment { .. } => "observedGeneration",
         };
         let is_seen = object["status"][seen] == object["metadata"]["generation"];
-        let running = self.jobs_running();
+        let running = self.fixture.jobs_running();
         let pods = self.fixture.all_pods().len();
         if is_settled && is_seen && running == jobs && pods as u64 == workers {
             return Ok(());
@@ -163,43 +157,28 @@ impl WorkloadKind {
         }
     }
 
-    fn manifest(self, fixture: &FleetFixture, image: &str, jobs: u64) -> String {
-        let affinity = fixture.affinity();
-        let containers = format!("[{{name: worker, image: {image}}}]");
-        match self {
-            Self::WorkerCluster => format!(
-                r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: {jobs}
-  maxJobsPerWorker: {JOBS_PER_WORKER}
-  drain: {{deadline: 10m}}
-  template:
-    spec:
-      affinity: {affinity}
-      containers: {containers}
-"
-            ),
-            Self::Deployment { grace_s } => format!(
-                r"
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: builds}}
-spec:
-  replicas: {}
-  selector: {{matchLabels: {{app: builds}}}}
-  template:
-    metadata: {{labels: {{app: builds}}}}
-    spec:
-      terminationGracePeriodSeconds: {grace_s}
-      affinity: {affinity}
-      containers: {containers}
-",
-                jobs / JOBS_PER_WORKER
-            ),
-        }
+    fn manifest(self, fixture: &FleetFixture, image: &str, jobs: u64) -> Value {
+        let mut manifest = match self {
+            Self::WorkerCluster => {
+                let spec = json!({
+                    "maxJobs": jobs, "maxJobsPerWorker": JOBS_PER_WORKER,
+                    "drain": { "deadline": "10m" }, "template": fixture.template(),
+                });
+                object("WorkerCluster", "builds", spec)
+            }
+            Self::Deployment { grace_s } => {
+                let mut pod = fixture.pod_spec();
+                pod["terminationGracePeriodSeconds"] = json!(grace_s);
+                let labels = json!({ "app": "builds" });
+                let spec = json!({
+                    "replicas": jobs / JOBS_PER_WORKER, "selector": { "matchLabels": labels },
+                    "template": { "metadata": { "labels": labels }, "spec": pod },
+                });
+                object("Deployment", "builds", spec)
+            }
+        };
+        manifest["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+        manifest
     }
 }
 

@@ -4,12 +4,14 @@
 use std::time::{Duration, Instant};
 
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Component, ControlPlane, FleetFixture, Namespace, Work, throughout};
+use serde_json::json;
+use tests::kube::{
+    Component, ControlPlane, FleetFixture, Namespace, Work, feeds, list, object, throughout,
+};
 use tests::process::eventually;
 
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(120);
-const STREAMS: u32 = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
@@ -17,7 +19,13 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let namespace = Namespace::create(plane.access(), "outage");
     let work = Work::Jobs { ms_min: 1_000, ms_max: 3_000 };
     let fixture = FleetFixture::start_with(namespace, 2, 1, work, &[]).await;
-    fixture.apply(&fixture.builds(8, STREAMS, "10s"));
+    let spec = json!({
+        "maxJobs": 8, "maxJobsPerWorker": 2, "lease": { "ttl": "10s" },
+        "template": fixture.template(),
+    });
+    let mut builds = object("WorkerCluster", "builds", spec);
+    let set = json!({ "cluster": "builds", "streams": feeds(5) });
+    fixture.apply(&list([builds.clone(), object("StreamSet", "feeds", set)]));
     fixture.wait_for("8 jobs running", "wc", "builds", |cluster| {
         cluster["status"]["jobs"]["running"] == 8
     });
@@ -45,7 +53,8 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let begun = |from_ns| (began_ns..ended_ns).contains(&from_ns);
     let meanwhile: Vec<_> = evidence.runs.iter().filter(|run| begun(run.from_ns)).collect();
     assert!(meanwhile.len() > 100, "work went on: {} jobs were begun", meanwhile.len());
-    fixture.apply(&fixture.builds(6, STREAMS, "10s"));
+    builds["spec"]["maxJobs"] = json!(6);
+    fixture.apply(&builds);
     fixture.wait_for("the new budget in the status", "wc", "builds", |cluster| {
         cluster["status"]["inForceGeneration"] == 2 && cluster["status"]["jobs"]["running"] == 6
     });

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::Value;
-use tests::kube::{FleetFixture, throughout};
+use serde_json::{Value, json};
+use tests::kube::{FleetFixture, list, name, names, object, throughout, until};
 use tests::process::eventually;
 
-use crate::evictions::{builds, busy_workers, hanging_jobs, name};
+use crate::evictions::{builds, busy_workers, hanging_jobs, wait_for_busy};
 
 /// Why each pod of the fixture drains, those that do not left out.
 fn marks(fixture: &FleetFixture) -> BTreeMap<String, String> {
@@ -33,12 +33,10 @@ fn granted(fixture: &FleetFixture) -> BTreeMap<String, u64> {
 async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
     let Some((fixture, _asked)) = hanging_jobs("cordoned", 1).await else { return };
     let node = fixture.nodes[0].name();
-    let manifest = |on_cordon: &str| {
-        builds(&fixture, 6).replace("  template:", &format!("  onCordon: {on_cordon}\n  template:"))
-    };
-    fixture.apply(&manifest("Drain"));
-    let three = || Some(busy_workers(&fixture)).filter(|workers| workers.len() == 3);
-    let workers = eventually("3 busy workers", three);
+    let mut builds = builds(&fixture, 6);
+    builds["spec"]["onCordon"] = json!("Drain");
+    fixture.apply(&builds);
+    let workers = wait_for_busy(&fixture, 3);
 
     fixture.access.kubectl(&["cordon", node]);
     let first = eventually("a drain", || marks(&fixture).pop_first());
@@ -48,22 +46,24 @@ async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
         assert_eq!(marks(&fixture), BTreeMap::from([first.clone()]));
     });
     fixture.access.kubectl(&["uncordon", node]);
-    eventually("no drain", || marks(&fixture).is_empty().then_some(()));
+    until("no drain", || marks(&fixture), BTreeMap::is_empty);
     let ready = |cluster: &Value| cluster["status"]["workers"]["ready"] == 3;
     fixture.wait_for("all workers work", "wc", "builds", ready);
     assert!(fixture.event_reasons().contains("DrainTakenBack"), "{}", fixture.event_reasons());
 
     // A `kubectl drain` that is given up asks each pod to go. Uncordoned, they all work on.
-    fixture.apply(&manifest("Prefer"));
+    builds["spec"]["onCordon"] = json!("Prefer");
+    fixture.apply(&builds);
     let drain = ["drain", node, "--pod-selector=leasehold.dev/cluster", "--timeout=5s"];
     let refused = fixture.access.try_kubectl(&drain).expect_err("jobs run");
     assert!(refused.contains("runs jobs"), "{refused}");
-    eventually("3 drains for the node", || {
-        let marks = marks(&fixture);
-        (marks.len() == 3 && marks.values().all(|why| why == "node")).then_some(())
-    });
+    until(
+        "3 drains for the node",
+        || marks(&fixture),
+        |marks| marks.len() == 3 && marks.values().all(|why| why == "node"),
+    );
     fixture.access.kubectl(&["uncordon", node]);
-    eventually("no drain", || marks(&fixture).is_empty().then_some(()));
+    until("no drain", || marks(&fixture), BTreeMap::is_empty);
     fixture.wait_for("all workers work", "wc", "builds", ready);
     assert_eq!(busy_workers(&fixture), workers, "no pod was replaced, no job lost");
 }
@@ -72,59 +72,40 @@ async fn a_cordon_drains_a_few_at_a_time_and_an_uncordon_takes_it_back() {
 async fn workers_on_a_cordoned_node_get_what_the_others_leave() {
     let Some((fixture, _asked)) = hanging_jobs("preferred", 2).await else { return };
     // Two workers on two nodes. Two jobs are allowed.
-    let manifest = |jobs_per_worker: u32| {
-        format!(
-            r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: 2
-  maxJobsPerWorker: {jobs_per_worker}
-  workloadRef: {{kind: Deployment, name: builds}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: builds}}
-spec:
-  replicas: 2
-  selector: {{matchLabels: {{app: builds}}}}
-  template:
-    metadata: {{labels: {{app: builds, leasehold.dev/cluster: builds}}}}
-    spec:
-      affinity: {}
-      topologySpreadConstraints:
-      - maxSkew: 1
-        topologyKey: kubernetes.io/hostname
-        whenUnsatisfiable: DoNotSchedule
-        labelSelector: {{matchLabels: {{app: builds}}}}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
-",
-            fixture.affinity()
-        )
-    };
+    let workload = json!({ "kind": "Deployment", "name": "builds" });
     // One job each: the first worker would begin both before the second one joins.
-    fixture.apply(&manifest(1));
-    let slots = |wanted: [u64; 2]| {
-        let granted: Vec<u64> = granted(&fixture).into_values().collect();
-        (granted == wanted).then_some(())
+    let spec = json!({ "maxJobs": 2, "maxJobsPerWorker": 1, "workloadRef": workload });
+    let mut builds = object("WorkerCluster", "builds", spec);
+    let mut deployment = fixture.workload("Deployment", "builds");
+    deployment["spec"]["replicas"] = json!(2);
+    deployment["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "builds" } },
+    }]);
+    fixture.apply(&list([builds.clone(), deployment]));
+    let a_slot_each = || {
+        until("a slot each", || granted(&fixture), |granted| granted.values().eq([&1, &1]));
     };
-    eventually("a slot each", || slots([1, 1]));
-    eventually("a job each", || (busy_workers(&fixture).len() == 2).then_some(()));
+    a_slot_each();
+    wait_for_busy(&fixture, 2);
     // Now each has room for both.
-    fixture.apply(&manifest(2));
+    builds["spec"]["maxJobsPerWorker"] = json!(2);
+    fixture.apply(&builds);
     let pods = fixture.pods();
-    let first = pods.iter().map(name).min().expect("a pod");
+    let first = names(&pods).into_iter().min().expect("a pod");
     let pod = fixture.get("pod", &first).expect("the pod");
     let node = pod["spec"]["nodeName"].as_str().expect("its node").to_owned();
     fixture.access.kubectl(&["cordon", &node]);
     // Its job never ends, so the other waits for the slot.
-    eventually("no slot for more jobs there", || {
-        (granted(&fixture).get(&first) == Some(&0)).then_some(())
-    });
+    until(
+        "no slot for more jobs there",
+        || granted(&fixture),
+        |granted| granted.get(&first) == Some(&0),
+    );
     assert_eq!(marks(&fixture), BTreeMap::new(), "nothing drains");
     fixture.access.kubectl(&["uncordon", &node]);
-    eventually("a slot each", || slots([1, 1]));
-    let names = |pods: &[Value]| pods.iter().map(name).collect::<Vec<_>>();
+    a_slot_each();
     assert_eq!(names(&fixture.pods()), names(&pods));
 }

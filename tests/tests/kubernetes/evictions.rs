@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tests::kube::{Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replicas, Work, until};
+use tests::kube::{
+    Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replicas, Work, list, name, object,
+    until,
+};
 use tests::process::{eventually, until_ok};
 
 /// The configuration by which the API server asks about the evictions of one namespace.
@@ -87,34 +90,27 @@ fn evict(fixture: &FleetFixture, pod: &str, options: &Value) -> Result<String, S
     fixture.try_kubectl_with(&["create", "--raw", &path], &eviction)
 }
 
-/// The name of a pod.
-pub(crate) fn name(pod: &Value) -> String {
-    pod["metadata"]["name"].as_str().expect("a name").to_owned()
-}
-
 fn is_busy(pod: &Value) -> bool {
     pod["metadata"]["labels"]["leasehold.dev/busy"] == "true"
 }
 
-/// The WorkerCluster `builds` alone.
-pub(crate) fn builds(fixture: &FleetFixture, jobs: u32) -> String {
-    let with_streams = fixture.builds(jobs, 1, "10s");
-    with_streams.split("---").next().expect("the first document").to_owned()
+/// The WorkerCluster `builds`, of two jobs a worker.
+pub(crate) fn builds(fixture: &FleetFixture, jobs: u32) -> Value {
+    let spec = json!({
+        "maxJobs": jobs, "maxJobsPerWorker": 2, "lease": { "ttl": "10s" },
+        "template": fixture.template(),
+    });
+    object("WorkerCluster", "builds", spec)
 }
 
-/// A PodDisruptionBudget as users write it.
-fn budget(name: &str, max_unavailable: u32) -> String {
-    format!(
-        r"
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {{name: {name}}}
-spec:
-  maxUnavailable: {max_unavailable}
-  unhealthyPodEvictionPolicy: AlwaysAllow
-  selector: {{matchLabels: {{leasehold.dev/cluster: builds}}}}
-"
-    )
+/// A PodDisruptionBudget as users write it, of one worker of `builds`.
+fn budget(name: &str) -> Value {
+    let spec = json!({
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": { "matchLabels": { "leasehold.dev/cluster": "builds" } },
+    });
+    object("PodDisruptionBudget", name, spec)
 }
 
 /// Why Leasehold makes no budget: a user may have one.
@@ -126,9 +122,7 @@ async fn kubectl_drain_gives_up_on_a_pod_under_two_budgets() {
     let node = HollowNode::join(access.client().await, &namespace, Arc::new(NoProcesses)).await;
     let pod = foreign(node.name(), &json!({ "leasehold.dev/cluster": "builds" }));
     namespace.wait_for_account();
-    for manifest in [pod.to_string(), budget("a", 1), budget("b", 1)] {
-        namespace.apply(&manifest);
-    }
+    namespace.apply(&list([pod, budget("a"), budget("b")]));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/foreign"]);
     let drain = ["drain", node.name(), "--force", "--timeout=60s"];
     let refused = access.try_kubectl(&drain).expect_err("it gives up");
@@ -140,9 +134,8 @@ async fn kubectl_drain_gives_up_on_a_pod_under_two_budgets() {
 async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
     let Some((fixture, _asked)) = fixture("evicted", 2).await else { return };
     fixture.apply(&builds(&fixture, 8));
-    fixture.apply(&budget("theirs", 1));
-    let four = || Some(busy_workers(&fixture)).filter(|workers| workers.len() == 4);
-    let evicted = eventually("4 busy workers", four).remove(0);
+    fixture.apply(&budget("theirs"));
+    let evicted = wait_for_busy(&fixture, 4).remove(0);
 
     // A dry run gets the answer and starts nothing.
     let dry_run = json!({ "dryRun": ["All"] });
@@ -176,7 +169,7 @@ async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
     });
     assert_eq!(drain(&evicted).as_deref(), Some("eviction"));
     eventually("the end of the pod", || fixture.get("pod", &evicted).is_none().then_some(()));
-    eventually("4 busy workers", four);
+    wait_for_busy(&fixture, 4);
     let events = fixture.event_reasons();
     assert!(events.contains("DrainStarted") && events.contains("PodReplaced"), "{events}");
 
@@ -192,14 +185,11 @@ async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
     let Some((fixture, _asked)) = hanging_jobs("hangs", 1).await else { return };
-    let template = "template:\n    spec:\n      terminationGracePeriodSeconds: 1";
-    let manifest = |after: &str| {
-        let drain = format!("drain: {{deadline: 1s, afterDeadline: {after}}}\n  template:");
-        let cluster = builds(&fixture, 2).replace("template:", &drain);
-        cluster.replace("template:\n    spec:", template)
-    };
-    fixture.apply(&manifest("Wait"));
-    eventually("a busy worker", || busy_workers(&fixture).first().map(drop));
+    let mut builds = builds(&fixture, 2);
+    builds["spec"]["drain"] = json!({ "deadline": "1s", "afterDeadline": "Wait" });
+    builds["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(1);
+    fixture.apply(&builds);
+    wait_for_busy(&fixture, 1);
     let drain = ["drain", fixture.nodes[0].name(), "--pod-selector=leasehold.dev/cluster"];
     let refused = fixture.access.try_kubectl(&[&drain[..], &["--timeout=8s"]].concat());
     let refused = refused.expect_err("its job runs");
@@ -207,7 +197,8 @@ async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
     until("an event", || fixture.event_reasons(), |all| all.contains("DrainDeadlineExceeded"));
     assert_eq!(busy_workers(&fixture).len(), 1);
 
-    fixture.apply(&manifest("Release"));
+    builds["spec"]["drain"]["afterDeadline"] = json!("Release");
+    fixture.apply(&builds);
     fixture.access.kubectl(&[&drain[..], &["--timeout=240s"]].concat());
 }
 
@@ -239,25 +230,16 @@ pub(crate) fn review(namespace: &str, pod: &str) -> Value {
 async fn other_pods_and_idle_workers_are_evicted_at_once_and_all_while_nobody_answers() {
     let Some((mut fixture, _asked)) = fixture("evicts", 1).await else { return };
     fixture.apply(&builds(&fixture, 4));
-    let idle = format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: idle}}
-spec:
-  maxJobs: 0
-  maxJobsPerWorker: 2
-  workloadRef: {{kind: Deployment, name: idle}}
-{}",
-        deployment(&fixture, "idle", "leasehold.dev/cluster: idle")
-    );
-    fixture.apply(&idle);
+    let workload = json!({ "kind": "Deployment", "name": "idle" });
+    let spec = json!({ "maxJobs": 0, "maxJobsPerWorker": 2, "workloadRef": workload });
+    let idle = object("WorkerCluster", "idle", spec);
+    fixture.apply(&list([idle, fixture.workload("Deployment", "idle")]));
     let client = fixture.access.client().await;
     let node = format!("{}-foreign", fixture.namespace);
     let node = HollowNode::join(client, &node, Arc::new(NoProcesses)).await;
-    fixture.apply(&foreign(node.name(), &json!({ "leasehold.dev/busy": "true" })).to_string());
+    fixture.apply(&foreign(node.name(), &json!({ "leasehold.dev/busy": "true" })));
     fixture.kubectl(&["wait", "--for=condition=Ready", "pod/foreign"]);
-    eventually("2 busy workers", || (busy_workers(&fixture).len() == 2).then_some(()));
+    wait_for_busy(&fixture, 2);
     fixture.wait_for("a worker", "wc", "idle", |cluster| {
         cluster["status"]["workers"]["connected"] == 1
     });
@@ -287,6 +269,12 @@ pub(crate) fn busy_workers(fixture: &FleetFixture) -> Vec<String> {
     fixture.pods().iter().filter(|pod| is_busy(pod)).filter(is_worker).map(name).collect()
 }
 
+/// Waits until this many workers of `builds` run jobs.
+pub(crate) fn wait_for_busy(fixture: &FleetFixture, count: usize) -> Vec<String> {
+    let what = format!("{count} busy workers");
+    until(&what, || busy_workers(fixture), |workers| workers.len() == count)
+}
+
 /// A pod on a node, which does not belong to Leasehold.
 fn foreign(node: &str, labels: &Value) -> Value {
     json!({
@@ -296,59 +284,28 @@ fn foreign(node: &str, labels: &Value) -> Value {
     })
 }
 
-/// A Deployment of one pod.
-fn deployment(fixture: &FleetFixture, name: &str, label: &str) -> String {
-    format!(
-        r"
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: {name}}}
-spec:
-  replicas: 1
-  selector: {{matchLabels: {{app: {name}}}}}
-  template:
-    metadata: {{labels: {{app: {name}, {label}}}}}
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
-",
-        fixture.affinity()
-    )
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_budget_of_an_earlier_version_is_deleted_and_no_other() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("budgets");
     let access = cluster.access();
     Replicas::define(access);
-    let cluster_of = |name: &str| {
-        json!({
-            "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster",
-            "metadata": { "name": name },
-            "spec": { "maxJobs": 4, "maxJobsPerWorker": 2 },
-        })
-    };
     let uid = |name: &str| namespace.get("wc", name).expect("it")["metadata"]["uid"].clone();
     let budget = |of: &str, labels: Value, owners: Value| {
-        json!({
-            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-            "metadata": {
-                "name": format!("{of}-busy"), "labels": labels, "ownerReferences": owners,
-            },
-            "spec": {
-                "maxUnavailable": 0,
-                "selector": { "matchLabels": { "leasehold.dev/cluster": of } },
-            },
-        })
+        let selector = json!({ "matchLabels": { "leasehold.dev/cluster": of } });
+        let spec = json!({ "maxUnavailable": 0, "selector": selector });
+        let mut budget = object("PodDisruptionBudget", &format!("{of}-busy"), spec);
+        budget["metadata"]["labels"] = labels;
+        budget["metadata"]["ownerReferences"] = owners;
+        budget
     };
     let labels = |of: &str| {
         let by = "leasehold";
         json!({ "leasehold.dev/cluster": of, "app.kubernetes.io/managed-by": by })
     };
     for name in ["ours", "theirs", "copied"] {
-        namespace.apply(&cluster_of(name));
+        let spec = json!({ "maxJobs": 4, "maxJobsPerWorker": 2 });
+        namespace.apply(&object("WorkerCluster", name, spec));
     }
     let owner = json!([{
         "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster", "name": "ours",

@@ -122,7 +122,7 @@ kind: PodDisruptionBudget
 metadata: {name: all}
 spec: {maxUnavailable: 0, selector: {matchLabels: {app: three}}}
 ";
-    namespace.apply(budget);
+    namespace.apply(&budget);
     let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
     namespace.kubectl(&wait);
     let allowed = ["wait", "--for=condition=DisruptionAllowed=False", "pdb/all"];

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tests::kube::{Cluster, FleetFixture, Lease, Work, throughout};
+use serde_json::json;
+use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, throughout};
 use tests::process::{eventually, get};
 
 const STREAMS: u32 = 6;
@@ -44,7 +45,13 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     // Long enough for a machine that stands still for a while: only the stopped one is deposed.
     let flags = ["--leadership", "8s", "--takeover-after", "5s"];
     let fixture = FleetFixture::start_with(cluster.namespace("leaders"), 2, 1, work, &flags).await;
-    fixture.apply(&fixture.builds(6, STREAMS, "3s"));
+    let spec = json!({
+        "maxJobs": 6, "maxJobsPerWorker": 2, "lease": { "ttl": "3s" },
+        "template": fixture.template(),
+    });
+    let mut builds = object("WorkerCluster", "builds", spec);
+    let set = json!({ "cluster": "builds", "streams": feeds(STREAMS) });
+    fixture.apply(&list([builds.clone(), object("StreamSet", "feeds", set)]));
     fixture
         .wait_for("6 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 6);
     let old = fixture.replicas.leader();
@@ -59,7 +66,8 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
         ["get", "lease", "leasehold-coordinator", "--output=jsonpath={.spec.holderIdentity}"];
     let was = fixture.replicas.running[old].identity.clone();
     eventually("a successor", || (!fixture.kubectl(&lease).starts_with(&was)).then_some(()));
-    fixture.apply(&fixture.builds(8, STREAMS, "3s"));
+    builds["spec"]["maxJobs"] = json!(8);
+    fixture.apply(&builds);
     let granted = eventually("a fourth worker with streams", || {
         let leases = fixture.leases(&fixture.uids());
         let all = leases.len() == 4 && leases.values().all(|lease| !lease.streams.is_empty());

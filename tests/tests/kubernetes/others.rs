@@ -2,44 +2,21 @@
 //! that an autoscaler or another controller sets are left to it.
 
 use serde_json::{Value, json};
-use tests::kube::{FleetFixture, Work};
+use tests::kube::{FleetFixture, Work, names, object, until};
 use tests::process::{eventually, until_ok};
 
-/// A Deployment of one worker of the WorkerCluster `builds`, with these annotations on its pod.
-fn deployment(fixture: &FleetFixture, replicas: u32, annotations: &Value) -> String {
-    format!(
-        r"
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: builds}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: builds}}}}
-  template:
-    metadata:
-      labels: {{app: builds, leasehold.dev/cluster: builds}}
-      annotations: {annotations}
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
-",
-        fixture.affinity()
-    )
+/// A Deployment of one worker of the WorkerCluster `builds`.
+fn deployment(fixture: &FleetFixture) -> Value {
+    let mut deployment = fixture.workload("Deployment", "builds");
+    deployment["spec"]["replicas"] = json!(1);
+    deployment
 }
 
 /// The WorkerCluster that adopts it.
-fn adopting(jobs: u32, scale: bool) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: {jobs}
-  maxJobsPerWorker: 2
-  workloadRef: {{kind: Deployment, name: builds, scale: {scale}}}
-"
-    )
+fn adopting(jobs: u32, scale: bool) -> Value {
+    let workload = json!({ "kind": "Deployment", "name": "builds", "scale": scale });
+    let spec = json!({ "maxJobs": jobs, "maxJobsPerWorker": 2, "workloadRef": workload });
+    object("WorkerCluster", "builds", spec)
 }
 
 /// The labels and annotations of the only pod.
@@ -60,7 +37,9 @@ async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves
     let work = Work::Jobs { ms_min: 200, ms_max: 400 };
     let Some(mut fixture) = FleetFixture::start("annotations", 1, 1, work).await else { return };
     let own = json!({ "cluster-autoscaler.kubernetes.io/safe-to-evict": "true" });
-    fixture.apply(&deployment(&fixture, 1, &own));
+    let mut deployment = deployment(&fixture);
+    deployment["spec"]["template"]["metadata"]["annotations"] = own.clone();
+    fixture.apply(&deployment);
     fixture.apply(&adopting(2, false));
     eventually("a busy pod", || is_busy(&fixture).then_some(()));
     let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -76,7 +55,7 @@ async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves
     eventually("a busy pod", || is_busy(&fixture).then_some(()));
     fixture.kubectl(&["delete", "wc/builds"]);
     // What a scale-in or a drain may have left at that moment.
-    let pod = metadata(&fixture).expect("a pod")["name"].as_str().expect("a name").to_owned();
+    let pod = names(&fixture.pods()).remove(0);
     let marks = [
         "controller.kubernetes.io/pod-deletion-cost=-1000",
         "leasehold.dev/drain=eviction",
@@ -135,21 +114,15 @@ fn generation(fixture: &FleetFixture) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_are_left_to_an_autoscaler() {
     let Some(fixture) = FleetFixture::start("autoscaled", 1, 1, Work::File).await else { return };
-    fixture.apply(&deployment(&fixture, 1, &json!({})));
-    fixture.apply(
-        r"
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: builds}
-spec:
-  minReplicas: 3
-  maxReplicas: 3
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: builds}
-  metrics:
-  - type: Resource
-    resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}
-",
-    );
+    fixture.apply(&deployment(&fixture));
+    let usage = json!({ "type": "Utilization", "averageUtilization": 50 });
+    let spec = json!({
+        "minReplicas": 3,
+        "maxReplicas": 3,
+        "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "builds" },
+        "metrics": [{ "type": "Resource", "resource": { "name": "cpu", "target": usage } }],
+    });
+    fixture.apply(&object("HorizontalPodAutoscaler", "builds", spec));
     fixture.wait_for("3 replicas", "deployment", "builds", |deployment| {
         deployment["spec"]["replicas"] == 3
     });
@@ -167,7 +140,7 @@ spec:
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_are_left_to_a_manager_that_sets_them_again_and_again() {
     let Some(fixture) = FleetFixture::start("synced", 1, 1, Work::File).await else { return };
-    fixture.apply(&deployment(&fixture, 1, &json!({})));
+    fixture.apply(&deployment(&fixture));
     fixture.apply(&adopting(6, true));
     // Its creator set its replicas once: they are the coordinator's.
     fixture.wait_for("3 replicas", "deployment", "builds", |deployment| {
@@ -192,14 +165,13 @@ fn node_of(pod: &Value) -> Option<String> {
 async fn a_worker_leaves_a_node_that_an_autoscaler_is_about_to_remove() {
     let work = Work::Jobs { ms_min: 200, ms_max: 400 };
     let Some(fixture) = FleetFixture::start("disrupted", 1, 2, work).await else { return };
-    fixture.apply(&deployment(&fixture, 1, &json!({})));
+    fixture.apply(&deployment(&fixture));
     fixture.apply(&adopting(2, false));
     eventually("a busy pod", || is_busy(&fixture).then_some(()));
     let node = fixture.pods().first().and_then(node_of).expect("a pod on a node");
     fixture.kubectl(&["taint", "node", &node, "karpenter.sh/disrupted:NoSchedule"]);
-    eventually("a worker on the other node", || {
-        let pods = fixture.pods();
-        let there = pods.iter().filter_map(node_of).collect::<Vec<_>>();
-        (!there.is_empty() && there.iter().all(|other| *other != node)).then_some(())
+    let nodes = || fixture.pods().iter().filter_map(node_of).collect::<Vec<_>>();
+    until("a worker on the other node", nodes, |nodes| {
+        !nodes.is_empty() && nodes.iter().all(|other| *other != node)
     });
 }

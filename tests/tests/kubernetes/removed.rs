@@ -5,32 +5,27 @@ use std::sync::PoisonError;
 
 use leasehold_demo::checker::peak;
 use rustix::process::Signal;
-use serde_json::Value;
-use tests::kube::{FleetFixture, Work};
+use serde_json::{Value, json};
+use tests::kube::{FleetFixture, Work, object, until};
 use tests::process::eventually;
 
 /// The milliseconds of a job that outlasts the test.
 const HANGS: u64 = 3_600_000;
 
-/// Jobs that the cluster may run, in pools of two.
-const BUDGET: u32 = 4;
-
 fn text(value: &Value) -> String {
     value.as_str().expect("a text").to_owned()
-}
-
-/// How many jobs run, by the workers' journals.
-fn jobs_running(fixture: &FleetFixture) -> usize {
-    fixture.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_of_a_pod_removed_by_force_count_until_its_node_is_gone() {
     let work = Work::Jobs { ms_min: HANGS, ms_max: HANGS };
     let Some(fixture) = FleetFixture::start("removed", 1, 2, work).await else { return };
-    let manifest = fixture.builds(BUDGET, 1, "2s");
-    fixture.apply(manifest.split("---").next().expect("the WorkerCluster"));
-    eventually("4 running jobs", || (jobs_running(&fixture) == 4).then_some(()));
+    let spec = json!({
+        "maxJobs": 4, "maxJobsPerWorker": 2, "lease": { "ttl": "2s" },
+        "template": fixture.template(),
+    });
+    fixture.apply(&object("WorkerCluster", "builds", spec));
+    until("4 running jobs", || fixture.jobs_running(), |jobs| *jobs == 4);
     let pod = fixture.pods().remove(0);
     let (name, uid) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]));
     let node = text(&pod["spec"]["nodeName"]);
@@ -61,7 +56,7 @@ async fn jobs_of_a_pod_removed_by_force_count_until_its_node_is_gone() {
     fixture.wait_for("the budget in use", "wc", "builds", |cluster| {
         cluster["status"]["workers"]["connected"] == 2 && cluster["status"]["workers"]["lost"] == 1
     });
-    assert_eq!(jobs_running(&fixture), 4, "{next}");
+    assert_eq!(fixture.jobs_running(), 4, "{next}");
 
     // The machine is switched off, and its node is removed.
     for process in member.worker.iter().chain([agent]) {

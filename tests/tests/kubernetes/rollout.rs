@@ -4,7 +4,7 @@
 use leasehold_demo::checker::peak;
 use leasehold_demo::clock::now_ns;
 use tests::kube::{FleetFixture, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, Work, WorkloadKind};
-use tests::process::{eventually, soon};
+use tests::process::soon;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
@@ -31,16 +31,7 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     })
     .await;
     let end = now_ns();
-    let fixture = scenario.fixture;
-    fixture.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-    eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
-    eventually("the end of all jobs", || {
-        fixture.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
-    });
-    let evidence = fixture.evidence();
-    assert_eq!(evidence.contradictions, Vec::<String>::new());
-    let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
-    assert!(lost.is_empty(), "lost: {lost:?}");
+    let evidence = scenario.fixture.end();
     let running = |from: u64, to: u64| peak(&evidence.runs, from, to) as u64;
     assert_eq!(running(0, all_at_once), JOBS_BEFORE, "the budget is used");
     let meanwhile = running(all_at_once, settled);

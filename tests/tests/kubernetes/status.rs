@@ -4,33 +4,15 @@
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
-use serde_json::Value;
-use tests::kube::{FleetFixture, Work};
+use serde_json::{Value, json};
+use tests::kube::{FleetFixture, Work, feeds, list, name, object, until};
 use tests::process::eventually;
 
-fn manifest(fixture: &FleetFixture, set_runs_on: &str) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: 4
-  maxJobsPerWorker: 2
-  template:
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {{name: feeds}}
-spec:
-  cluster: {set_runs_on}
-  streams: [{{name: a}}, {{name: b}}, {{name: c}}, {{name: d}}]
-",
-        fixture.affinity()
-    )
+/// The WorkerCluster `builds`, and a set of four streams that runs on another one.
+fn builds_and_feeds(fixture: &FleetFixture) -> (Value, Value) {
+    let spec = json!({ "maxJobs": 4, "maxJobsPerWorker": 2, "template": fixture.template() });
+    let feeds = json!({ "cluster": "nowhere", "streams": feeds(4) });
+    (object("WorkerCluster", "builds", spec), object("StreamSet", "feeds", feeds))
 }
 
 /// A condition's status and reason.
@@ -63,7 +45,9 @@ async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
     let Some(fixture) = FleetFixture::start("edits", 1, 0, Work::File).await else { return };
     let observed =
         |object: &Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
-    fixture.apply(&manifest(&fixture, "builds"));
+    let (builds, mut feeds) = builds_and_feeds(&fixture);
+    feeds["spec"]["cluster"] = json!("builds");
+    fixture.apply(&list([builds, feeds.clone()]));
     let waits = Some(("True", "NoWorkers"));
     fixture.wait_for("a set that waits for workers", "ss", "feeds", |set| {
         is_of_newest(set) && observed(set) && condition(set, "Degraded") == waits
@@ -72,7 +56,8 @@ async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
         is_of_newest(cluster)
             && condition(cluster, "Reconciling").is_some_and(|(status, _)| status == "True")
     });
-    fixture.apply(&manifest(&fixture, "nowhere"));
+    feeds["spec"]["cluster"] = json!("nowhere");
+    fixture.apply(&feeds);
     fixture.wait_for("the newest generation, stalled", "ss", "feeds", |set| {
         let conditions = set["status"]["conditions"].to_string();
         set["metadata"]["generation"] == 2
@@ -82,7 +67,8 @@ async fn an_invalid_edit_is_observed_and_the_generation_in_force_stays() {
             && condition(set, "Reconciling").is_none()
             && conditions.contains("generation 1 stays in force until the spec is corrected")
     });
-    fixture.apply(&manifest(&fixture, "builds"));
+    feeds["spec"]["cluster"] = json!("builds");
+    fixture.apply(&feeds);
     fixture.wait_for("the corrected generation", "ss", "feeds", |set| {
         is_of_newest(set) && observed(set) && condition(set, "Stalled").is_none()
     });
@@ -93,12 +79,14 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
     let Some(mut fixture) = FleetFixture::start("status", 2, 1, work).await else { return };
 
-    fixture.apply(&manifest(&fixture, "nowhere"));
+    let (builds, mut feeds) = builds_and_feeds(&fixture);
+    fixture.apply(&list([builds, feeds.clone()]));
     fixture.wait_for("a set without a cluster", "ss", "feeds", |set| {
         condition(set, "Degraded") == Some(("True", "InvalidSpec"))
             && set["status"]["inForceGeneration"].is_null()
     });
-    fixture.apply(&manifest(&fixture, "builds"));
+    feeds["spec"]["cluster"] = json!("builds");
+    fixture.apply(&feeds);
     let wait = ["wait", "--for=condition=Ready", "--timeout=120s", "wc/builds", "ss/feeds"];
     fixture.kubectl(&wait);
     fixture.wait_for("a cluster in figures", "wc", "builds", |cluster| {
@@ -117,7 +105,7 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
         condition(set, "Converged") == Some(("True", "Converged"))
             && is_of_newest(set)
             && set["status"]["streams"]["owned"] == 4
-            && set["status"]["workers"] == serde_json::json!({"total": 2, "current": 2})
+            && set["status"]["workers"] == json!({ "total": 2, "current": 2 })
     });
     let version = fixture.get("ss", "feeds").expect("a set")["status"]["planVersion"].clone();
     assert!(version.as_u64().is_some_and(|version| version > 0), "{version}");
@@ -125,11 +113,10 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
     let leader = fixture.replicas.leader();
     fixture.replicas.running.remove(leader).process.signal(Signal::KILL);
     assert!(was_told(&fixture, "LeaderChanged", "Lease"));
-    eventually("an event of each leader", || {
-        let reported = "--output=jsonpath={.items[?(@.reason=='LeaderChanged')].reportingInstance}";
-        let leaders = fixture.kubectl(&["get", "events.v1.events.k8s.io", reported]);
-        let leaders: BTreeSet<&str> = leaders.split_whitespace().collect();
-        (leaders.len() == 2).then_some(())
+    let reported = "--output=jsonpath={.items[?(@.reason=='LeaderChanged')].reportingInstance}";
+    let leaders = || fixture.kubectl(&["get", "events.v1.events.k8s.io", reported]);
+    until("an event of each leader", leaders, |leaders| {
+        leaders.split_whitespace().collect::<BTreeSet<&str>>().len() == 2
     });
     fixture.wait_for("the same plan under another leader", "ss", "feeds", |set| {
         let status = &set["status"];
@@ -137,7 +124,7 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
             && status["planVersion"] == version
     });
 
-    let pod = fixture.pods()[0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    let pod = name(&fixture.pods()[0]);
     fixture.kubectl(&["delete", "pod", &pod, "--wait=false"]);
     for reason in ["DrainStarted", "DrainCompleted"] {
         for kind in ["Pod", "WorkerCluster"] {

@@ -84,7 +84,6 @@ async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams
     let Some(fixture) = FleetFixture::start("swarm", 1, 1, Work::File).await else { return };
     let list = streams();
     assert_eq!(list.len(), 27);
-    let affinity = fixture.affinity();
     let folder = toolbox::root().join("deploy/samples/swarm");
     let rendered =
         fixture.access.kubectl(&["kustomize", folder.to_str().expect("a folder's name")]);
@@ -97,8 +96,7 @@ async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams
         }
         object["metadata"]["namespace"] = Value::from(&*fixture.namespace);
         if object["kind"] == "StatefulSet" {
-            let affinity: Value = serde_yaml::from_str(&affinity).expect("an affinity");
-            object["spec"]["template"]["spec"]["affinity"] = affinity;
+            object["spec"]["template"]["spec"]["affinity"] = fixture.affinity();
             object["spec"]["replicas"] = Value::from(2);
         }
         if object["kind"] == "StreamSet" {

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tests::kube::{
     Access, Cluster, CoordinatorEndpoints, Fleet, FleetFixture, HollowNode, Namespace, Replicas,
-    TokenFor, Work,
+    TokenFor, Work, feeds, list, object,
 };
 use tests::process::{eventually, get, soon, until_ok};
 
@@ -67,8 +68,14 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     let fleet = Fleet::new(access, Work::Jobs { ms_min: 500, ms_max: 1_500 }, Some(dials));
     let node = HollowNode::join(access.client().await, &own, Arc::clone(&fleet)).await;
     let mut fixture = FleetFixture { namespace: own.clone(), replicas, nodes: vec![node], fleet };
+    let spec = json!({
+        "maxJobs": 4, "maxJobsPerWorker": 2, "lease": { "ttl": "3s" },
+        "template": fixture.template(),
+    });
+    let mut builds = object("WorkerCluster", "builds", spec);
+    let set = json!({ "cluster": "builds", "streams": feeds(1) });
     for namespace in [&own, &other] {
-        namespace.apply(&fixture.builds(4, 1, "3s"));
+        namespace.apply(&list([builds.clone(), object("StreamSet", "feeds", set.clone())]));
         jobs_run(namespace, 4);
     }
 
@@ -81,7 +88,8 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     former.process.signal(Signal::KILL);
     former.process.wait();
     assert_eq!(fixture.replicas.leader(), 0, "the standby leads");
-    own.apply(&fixture.builds(3, 1, "3s"));
+    builds["spec"]["maxJobs"] = json!(3);
+    own.apply(&builds);
     jobs_run(&own, 3);
     let log = || fixture.replicas.running[0].process.log();
     assert!(log().contains("may not list the pods of some namespaces"), "{}", log());
@@ -96,7 +104,8 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
         let log = log();
         if log.contains("the workers of namespaces are served again") { Ok(()) } else { Err(log) }
     });
-    other.apply(&fixture.builds(2, 1, "3s"));
+    builds["spec"]["maxJobs"] = json!(2);
+    other.apply(&builds);
     jobs_run(&other, 2);
 
     other.kubectl(&["delete", "wc", "builds", "--wait=false"]);

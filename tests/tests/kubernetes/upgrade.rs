@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{FleetFixture, Work};
+use serde_json::json;
+use tests::kube::{FleetFixture, Work, feeds, list, object};
 use tests::process::eventually;
 
 const REPLICAS: usize = 3;
@@ -23,7 +24,13 @@ fn owned(
 async fn replacing_every_replica_loses_no_lease() {
     let work = Work::Jobs { ms_min: 500, ms_max: 1_500 };
     let Some(mut fixture) = FleetFixture::start("upgrade", REPLICAS, 1, work).await else { return };
-    fixture.apply(&fixture.builds(6, 5, "10s"));
+    let spec = json!({
+        "maxJobs": 6, "maxJobsPerWorker": 2, "lease": { "ttl": "10s" },
+        "template": fixture.template(),
+    });
+    let set = json!({ "cluster": "builds", "streams": feeds(5) });
+    let objects = [object("WorkerCluster", "builds", spec), object("StreamSet", "feeds", set)];
+    fixture.apply(&list(objects));
     fixture.wait_for("6 jobs running", "wc", "builds", |cluster| {
         cluster["status"]["jobs"]["running"] == 6
     });
