@@ -1,45 +1,14 @@
 //! Classes on a real control plane, with real agents: workers by load, by a user's choice, and
 //! fewer of them without a pipeline that waits.
 
-use serde_json::Value;
-use tests::kube::{FleetFixture, Work};
-use tests::process::{eventually, get};
+use serde_json::{Value, json};
+use tests::kube::{FleetFixture, Work, list, name, names, object, until};
+use tests::process::get;
 
-/// A class of capacity 15 that is scaled so that its workers are full.
-fn class(fixture: &FleetFixture) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {{name: green}}
-spec:
-  capacity: 15
-  minReplicas: 1
-  maxReplicas: 4
-  scaling: {{targetUtilization: 100, stabilization: 1s}}
-  lease: {{ttl: 3s}}
-  drain: {{deadline: 10m}}
-  template:
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
-",
-        fixture.affinity()
-    )
-}
-
-fn pipeline(name: &str, load: u32) -> String {
-    format!(
-        r"
----
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {{name: {name}}}
-spec:
-  documentsPerSecond: {load}
-  workers: {{parse: {{class: green}}}}
-"
-    )
+/// A pipeline of one node of class green.
+fn pipeline(name: &str, load: u32) -> Value {
+    let workers = json!({ "parse": { "class": "green" } });
+    object("Pipeline", name, json!({ "documentsPerSecond": load, "workers": workers }))
 }
 
 /// The class has this many workers, all connected, and workers are chosen for so much load.
@@ -57,11 +26,11 @@ fn wait_for_workers(fixture: &FleetFixture, workers: u64, placed: &str) {
 
 /// The pods whose agents say that they serve a pipeline, by their names.
 fn serving(fixture: &FleetFixture, pipeline: &str) -> Vec<String> {
+    let pipeline = format!("{}/{pipeline}", fixture.namespace);
     let serves = |pod: &Value| {
         let member = fixture.fleet.member(pod["metadata"]["uid"].as_str()?)?;
         let (_, body) = get(member.agent.as_ref()?.1, "/v1/lease")?;
-        let name = format!("{}/{pipeline}", fixture.namespace);
-        body.contains(&name).then(|| pod["metadata"]["name"].as_str().map(str::to_owned))?
+        body.contains(&pipeline).then(|| name(pod))
     };
     fixture.pods().iter().filter_map(serves).collect()
 }
@@ -69,14 +38,22 @@ fn serving(fixture: &FleetFixture, pipeline: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     let Some(fixture) = FleetFixture::start("classes", 1, 1, Work::File).await else { return };
-    fixture.apply(&class(&fixture));
+    let spec = json!({
+        "capacity": 15, "minReplicas": 1, "maxReplicas": 4,
+        // Its workers are to be full.
+        "scaling": { "targetUtilization": 100, "stabilization": "1s" },
+        "lease": { "ttl": "3s" }, "drain": { "deadline": "10m" },
+        "template": fixture.template(),
+    });
+    fixture.apply(&object("WorkerClass", "green", spec));
     wait_for_workers(&fixture, 1, "0");
     let deployment = fixture.get("deployment", "green").expect("the Deployment");
     let owner = &deployment["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&"WorkerClass".into(), &"green".into()));
 
     // The second finds no room, and gets a worker; the third fits beside the first.
-    fixture.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
+    let loads = [("first", 10), ("second", 10), ("third", 4)];
+    fixture.apply(&list(loads.map(|(name, load)| pipeline(name, load))));
     wait_for_workers(&fixture, 2, "24");
     let events = fixture.kubectl(&[
         "get",
@@ -113,5 +90,5 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
         assert!(reasons.split_whitespace().any(|word| word == reason), "no {reason} in: {reasons}");
     }
     fixture.kubectl(&["delete", "wcl", "green", "--wait=false"]);
-    eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
+    until("the end of all pods", || names(&fixture.pods()), Vec::is_empty);
 }

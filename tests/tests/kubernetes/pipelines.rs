@@ -7,9 +7,9 @@ mod spread;
 #[path = "pipelines/walkthrough.rs"]
 mod walkthrough;
 
-use serde_json::Value;
-use tests::kube::{FleetFixture, Record, Version};
-use tests::process::{eventually, soon};
+use serde_json::{Value, json};
+use tests::kube::{FleetFixture, Record, Version, object, until};
+use tests::process::soon;
 
 /// The kinds that are recorded.
 const KINDS: [(&str, &str, &str); 4] = [
@@ -19,48 +19,24 @@ const KINDS: [(&str, &str, &str); 4] = [
     ("leasehold.dev", "v1alpha1", "Pipeline"),
 ];
 
-/// A class whose workers are pods of a StatefulSet of its name, so that they are called `blue-0`
-/// and so on.
-fn class(
-    fixture: &FleetFixture,
-    name: &str,
-    capacity: u32,
-    (min, max): (u32, u32),
-    more: &str,
-) -> String {
-    format!(
-        r"
----
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {{name: {name}}}
-spec:
-  capacity: {capacity}
-  minReplicas: {min}
-  maxReplicas: {max}
-  port: 9000
-  lease: {{ttl: 3s}}
-  workload: {{kind: StatefulSet}}
-  {more}
-  template:
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
-",
-        fixture.affinity()
-    )
+/// A class with this spec, whose workers are pods of a StatefulSet of its name, so that they are
+/// called `blue-0` and so on.
+fn class(fixture: &FleetFixture, name: &str, spec: Value) -> Value {
+    let mut class = object("WorkerClass", name, spec);
+    class["spec"]["port"] = json!(9000);
+    class["spec"]["lease"] = json!({ "ttl": "3s" });
+    class["spec"]["workload"] = json!({ "kind": "StatefulSet" });
+    class["spec"]["template"] = fixture.template();
+    class
 }
 
 /// A pipeline of nodes, each with its class and the nodes after it.
-fn pipeline(name: &str, load: u32, nodes: &[(&str, &str, &str)]) -> String {
-    let node = |(node, class, next): &(&str, &str, &str)| {
-        format!("    {node}: {{class: {class}, next: [{next}]}}\n")
+fn pipeline(name: &str, load: u32, nodes: &[(&str, &str, &[&str])]) -> Value {
+    let node = |(node, class, next): &(&str, &str, &[&str])| {
+        ((*node).to_owned(), json!({ "class": class, "next": next }))
     };
-    let nodes: String = nodes.iter().map(node).collect();
-    format!(
-        "---\napiVersion: leasehold.dev/v1alpha1\nkind: Pipeline\nmetadata: {{name: {name}}}\n\
-         spec:\n  documentsPerSecond: {load}\n  workers:\n{nodes}"
-    )
+    let workers: Value = nodes.iter().map(node).collect();
+    object("Pipeline", name, json!({ "documentsPerSecond": load, "workers": workers }))
 }
 
 /// Begins a record of the fixture's namespace.
@@ -145,7 +121,6 @@ fn loads(fixture: &FleetFixture, class: &str) -> std::collections::BTreeMap<Stri
 
 /// Waits until no object is there that was made for a pipeline.
 fn wait_for_end(fixture: &FleetFixture, pipeline: &str) {
-    eventually("the end of all that was made", || {
-        resource_versions(fixture, pipeline).is_empty().then_some(())
-    });
+    let made = || resource_versions(fixture, pipeline);
+    until("the end of all that was made", made, Vec::is_empty);
 }

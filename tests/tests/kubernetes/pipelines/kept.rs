@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{FleetFixture, Version, Work};
+use tests::kube::{FleetFixture, Version, Work, list, until};
 use tests::process::eventually;
 
 use super::{class, endpoints, pipeline, record, resource_versions, wait_for_end, wait_for_phase};
@@ -19,12 +19,12 @@ fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     let Some(fixture) = FleetFixture::start("kept", 1, 1, Work::Bindings).await else { return };
-    fixture.apply(&class(&fixture, "blue", 30, (1, 1), ""));
+    let spec = json!({ "capacity": 30, "minReplicas": 1, "maxReplicas": 1 });
+    fixture.apply(&class(&fixture, "blue", spec));
     fixture.kubectl(&["create", "service", "clusterip", "taken-in", "--tcp=80"]);
     let theirs = || fixture.get("service", "taken-in").expect("their Service")["metadata"].clone();
     let before = theirs();
-    let node = [("in", "blue", "")];
-    fixture.apply(&[pipeline("mine", 10, &node), pipeline("taken", 10, &node)].concat());
+    fixture.apply(&list(["mine", "taken"].map(|name| pipeline(name, 10, &[("in", "blue", &[])]))));
     wait_for_phase(&fixture, &["mine", "taken"], "Ready");
 
     undone(&fixture);
@@ -39,10 +39,8 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     assert_eq!(theirs(), before);
     assert_eq!(endpoints(&fixture, "taken-in"), [""; 0], "they would be their Service's");
     let reasons = "--output=jsonpath={.items[?(@.regarding.name=='taken-in')].reason}";
-    eventually("an event of the binding", || {
-        let reasons = fixture.kubectl(&["get", "events.v1.events.k8s.io", reasons]);
-        reasons.contains("NameTaken").then_some(())
-    });
+    let reasons = || fixture.kubectl(&["get", "events.v1.events.k8s.io", reasons]);
+    until("an event of the binding", reasons, |reasons| reasons.contains("NameTaken"));
     fixture.kubectl(&["delete", "service", "taken-in"]);
     fixture.wait_for("a Service of its own", "pl", "taken", |pipeline| {
         condition(pipeline, "Ready").is_some_and(|(status, ..)| status == "True")
@@ -102,9 +100,8 @@ fn undone(fixture: &FleetFixture) {
         service["metadata"]["ownerReferences"][0]["name"] == "mine"
     });
     patch("endpointslice", "mine-in-ipv4-0", json!({ "endpoints": [] }));
-    eventually("its endpoints", || {
-        (endpoints(fixture, "mine-in") == ["blue-0 ready serving"]).then_some(())
-    });
+    let served = || endpoints(fixture, "mine-in");
+    until("its endpoints", served, |endpoints| *endpoints == ["blue-0 ready serving"]);
     patch("plb", "mine-in", json!({ "spec": { "class": "red" } }));
     fixture.wait_for("its class", "plb", "mine-in", |binding| binding["spec"]["class"] == "blue");
     wait_for_phase(fixture, &["mine"], "Ready");
@@ -116,10 +113,13 @@ async fn a_new_leader_changes_no_object_of_a_pipeline() {
     else {
         return;
     };
+    let spec = json!({ "capacity": 30, "minReplicas": 2, "maxReplicas": 2 });
+    let mut blue = class(&fixture, "blue", spec);
     // Longer than the agents may take to find the other leader.
-    fixture.apply(&class(&fixture, "blue", 30, (2, 2), "").replace("ttl: 3s", "ttl: 1m"));
-    let nodes = [("in", "blue", "out"), ("out", "blue", "")];
-    fixture.apply(&[pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)].concat());
+    blue["spec"]["lease"]["ttl"] = json!("1m");
+    fixture.apply(&blue);
+    let nodes: [(_, _, &[_]); 2] = [("in", "blue", &["out"]), ("out", "blue", &[])];
+    fixture.apply(&list([pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)]));
     wait_for_phase(&fixture, &["first", "second"], "Ready");
     let record = record(&fixture).await;
     let before = resource_versions(&fixture, "first");

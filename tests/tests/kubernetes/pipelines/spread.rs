@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{FleetFixture, Work};
+use serde_json::json;
+use tests::kube::{FleetFixture, Work, list};
 use tests::process::eventually;
 
 use super::{class, endpoints, loads, pipeline, wait_for_phase};
@@ -11,14 +12,15 @@ use super::{class, endpoints, loads, pipeline, wait_for_phase};
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_pipelines_span_all_five_workers_and_none_is_above_its_capacity() {
     let Some(fixture) = FleetFixture::start("spread", 1, 1, Work::Bindings).await else { return };
-    fixture.apply(&class(&fixture, "grey", 5, (5, 5), "spread: Even"));
+    let spec = json!({ "capacity": 5, "minReplicas": 5, "maxReplicas": 5, "spread": "Even" });
+    fixture.apply(&class(&fixture, "grey", spec));
     eventually("5 workers", || {
         let log = fixture.replicas.running[0].process.log();
         let joined = |pod: u32| log.contains(&format!("worker=grey-{pod}"));
         (0..5).all(joined).then_some(())
     });
     let names = ["one", "two"];
-    fixture.apply(&names.map(|name| pipeline(name, 10, &[("all", "grey", "")])).concat());
+    fixture.apply(&list(names.map(|name| pipeline(name, 10, &[("all", "grey", &[])]))));
     wait_for_phase(&fixture, &names, "Ready");
     let all: Vec<_> = (0..5).map(|pod| format!("grey-{pod} ready serving")).collect();
     for name in names {
@@ -27,7 +29,7 @@ async fn two_pipelines_span_all_five_workers_and_none_is_above_its_capacity() {
     let four_each: BTreeMap<_, _> = (0..5).map(|pod| (format!("grey-{pod}"), 4_000)).collect();
     assert_eq!(loads(&fixture, "grey"), four_each);
     // A third would need more than there may ever be.
-    fixture.apply(&pipeline("three", 6, &[("all", "grey", "")]));
+    fixture.apply(&pipeline("three", 6, &[("all", "grey", &[])]));
     wait_for_phase(&fixture, &["three"], "Pending");
     assert_eq!(loads(&fixture, "grey"), four_each);
 }

@@ -4,15 +4,15 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{FleetFixture, Record, Version, Work};
+use tests::kube::{FleetFixture, Record, Version, Work, list, until};
 use tests::process::eventually;
 
 use super::{
     class, endpoints, endpoints_of, phases, pipeline, record, wait_for_end, wait_for_phase,
 };
 
-const NODES: [(&str, &str, &str); 3] =
-    [("in", "blue", "mid"), ("mid", "green", "out"), ("out", "yellow", "")];
+const NODES: [(&str, &str, &[&str]); 3] =
+    [("in", "blue", &["mid"]), ("mid", "green", &["out"]), ("out", "yellow", &[])];
 const PIPELINES: [&str; 3] = ["first", "second", "third"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -21,14 +21,12 @@ async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_a
         return;
     };
     let record = record(&fixture).await;
-    fixture.apply(
-        &[
-            class(&fixture, "blue", 30, (1, 5), ""),
-            class(&fixture, "green", 15, (2, 5), ""),
-            class(&fixture, "yellow", 200, (2, 5), ""),
-        ]
-        .concat(),
-    );
+    let classes = [
+        ("blue", json!({ "capacity": 30, "minReplicas": 1, "maxReplicas": 5 })),
+        ("green", json!({ "capacity": 15, "minReplicas": 2, "maxReplicas": 5 })),
+        ("yellow", json!({ "capacity": 200, "minReplicas": 2, "maxReplicas": 5 })),
+    ];
+    fixture.apply(&list(classes.map(|(name, spec)| class(&fixture, name, spec))));
     // Workers are chosen among those that are connected, by name.
     for class in ["green", "yellow"] {
         fixture.wait_for("both workers", "wcl", class, |class| {
@@ -36,7 +34,7 @@ async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_a
         });
     }
     // It is there for a while, so that yellow-0 has no room for the third.
-    fixture.apply(&pipeline("large", 175, &[("out", "yellow", "")]));
+    fixture.apply(&pipeline("large", 175, &[("out", "yellow", &[])]));
     wait_for_phase(&fixture, &["large"], "Ready");
     for name in ["first", "second"] {
         fixture.apply(&pipeline(name, 10, &NODES));
@@ -107,8 +105,7 @@ fn waited_for_green(versions: &[Version]) {
                 .rfind(|version| version.name == binding && version.kind == "PipelineBinding");
             let spec =
                 &newest.and_then(|version| version.object.as_ref()).expect("the binding")["spec"];
-            let next: Vec<_> =
-                next.split_whitespace().map(|next| format!("{name}-{next}")).collect();
+            let next: Vec<_> = next.iter().map(|next| format!("{name}-{next}")).collect();
             assert_eq!(spec["class"], class);
             assert_eq!(spec.get("next").cloned().unwrap_or(json!([])), json!(next));
         }
@@ -165,15 +162,13 @@ fn state(line: &str, namespace: &str) -> Option<String> {
 
 fn told(fixture: &FleetFixture) {
     let what = "--output=jsonpath={range .items[*]}{.regarding.name} {.reason}{'\\n'}{end}";
+    let events = || fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
     for name in ["first", "second"] {
         for reason in ["PipelinePending", "PipelinePlotted", "PipelineReady", "PipelineBroken"] {
             let line = format!("{name} {reason}");
-            eventually(&line, || {
-                let events = fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
-                events.lines().any(|event| event == line).then_some(())
-            });
+            until(&line, events, |events| events.lines().any(|event| event == line));
         }
     }
-    let events = fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
+    let events = events();
     assert!(!events.contains("third PipelineBroken"), "{events}");
 }
