@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bridge::run;
 use super::image::Image;
@@ -193,12 +193,12 @@ impl TestNamespace<'_> {
             .join("\n")
     }
 
-    /// The volume of the workers' journals, and its mount, as YAML in one line each.
+    /// The volume of the workers' journals, and its mount.
     #[must_use]
-    pub fn volume(&self) -> (String, String) {
-        let path = self.journals.display();
-        let volume = format!("{{name: journals, hostPath: {{path: {path}, type: Directory}}}}");
-        (volume, "{name: journals, mountPath: /journals}".to_owned())
+    pub fn volume(&self) -> (Value, Value) {
+        let folder = json!({ "path": self.journals, "type": "Directory" });
+        let volume = json!({ "name": "journals", "hostPath": folder });
+        (volume, json!({ "name": "journals", "mountPath": "/journals" }))
     }
 
     /// The status of a container of a pod, of either kind; null if the pod lacks it.

@@ -14,81 +14,61 @@ mod restarts;
 
 use leasehold_demo::checker::{double_owned, peak};
 use leasehold_demo::evidence::Evidence;
-use tests::kube::{TestNamespace, WORKER_IMAGE};
+use serde_json::{Value, json};
+use tests::kube::{TestNamespace, WORKER_IMAGE, feeds, names, object};
 
 /// The agent's container.
 const AGENT: &str = "leasehold-agent";
 
 /// A WorkerCluster for this many jobs, two a worker, and six streams, none of which a living worker
 /// gives up within half a minute.
-fn cluster(jobs: u32, more: &str) -> String {
-    let streams: Vec<_> = (1..=6).map(|number| format!("{{name: feed-{number}}}")).collect();
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: {jobs}
-  maxJobsPerWorker: 2
-  lease: {{ttl: 30s}}
-  drain: {{deadline: 4m}}
-{more}---
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {{name: feeds}}
-spec:
-  cluster: builds
-  streams: [{}]
-",
-        streams.join(", ")
-    )
+fn cluster(jobs: u32) -> [Value; 2] {
+    let spec = json!({
+        "maxJobs": jobs, "maxJobsPerWorker": 2,
+        "lease": { "ttl": "30s" }, "drain": { "deadline": "4m" },
+    });
+    let set = json!({ "cluster": "builds", "streams": feeds(6) });
+    [object("WorkerCluster", "builds", spec), object("StreamSet", "feeds", set)]
 }
 
-/// A pod template as a user of plain Kubernetes writes it, except for one
-/// label.
-fn template(namespace: &TestNamespace<'_>, arguments: &[&str]) -> String {
+/// The spec of a pod as a user of plain Kubernetes writes it.
+fn pod_spec(namespace: &TestNamespace<'_>, arguments: &[&str]) -> Value {
     let (volume, mount) = namespace.volume();
-    let mut all = vec!["--journal=/journals"];
-    all.extend(arguments);
-    format!(
-        r"
-    metadata:
-      labels: {{app: builds, leasehold.dev/inject: 'true'}}
-    spec:
-      terminationGracePeriodSeconds: 300
-      containers:
-      - name: worker
-        image: {WORKER_IMAGE}
-        imagePullPolicy: Never
-        args: {all:?}
-        resources: {{limits: {{memory: 64Mi}}}}
-        volumeMounts: [{mount}]
-      volumes: [{volume}]
-"
-    )
+    let arguments = [&["--journal=/journals"], arguments].concat();
+    json!({
+        "terminationGracePeriodSeconds": 300,
+        "containers": [{
+            "name": "worker",
+            "image": WORKER_IMAGE,
+            "imagePullPolicy": "Never",
+            "args": arguments,
+            "resources": { "limits": { "memory": "64Mi" } },
+            "volumeMounts": [mount],
+        }],
+        "volumes": [volume],
+    })
+}
+
+/// A template of such pods, which ask for their sidecars.
+fn template(namespace: &TestNamespace<'_>, arguments: &[&str]) -> Value {
+    let labels = json!({ "app": "builds", "leasehold.dev/inject": "true" });
+    json!({ "metadata": { "labels": labels }, "spec": pod_spec(namespace, arguments) })
 }
 
 /// A Deployment of this many workers.
-fn deployment(namespace: &TestNamespace<'_>, replicas: u32, arguments: &[&str]) -> String {
-    format!(
-        r"
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: builds}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: builds}}}}
-  strategy: {{rollingUpdate: {{maxSurge: 100%, maxUnavailable: 0}}}}
-  template:{}",
-        template(namespace, arguments)
-    )
+fn deployment(namespace: &TestNamespace<'_>, replicas: u32, arguments: &[&str]) -> Value {
+    let spec = json!({
+        "replicas": replicas,
+        "selector": { "matchLabels": { "app": "builds" } },
+        "strategy": { "rollingUpdate": { "maxSurge": "100%", "maxUnavailable": 0 } },
+        "template": template(namespace, arguments),
+    });
+    object("Deployment", "builds", spec)
 }
 
 /// The names of the pods that are there and not about to end.
 fn pods(namespace: &TestNamespace<'_>) -> Vec<String> {
-    let pods = namespace.pods().into_iter();
-    pods.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
+    names(&namespace.pods())
 }
 
 /// How often a container of a living pod was restarted.

@@ -1,6 +1,7 @@
 //! The command line, which asks a fleet on Kubernetes through the API server.
 
-use tests::kube::RealInstallation;
+use serde_json::{Value, json};
+use tests::kube::{RealInstallation, list, object};
 use tests::process::{eventually, until_ok};
 
 use super::{cluster, deployment, pods};
@@ -11,7 +12,7 @@ use super::{cluster, deployment, pods};
 fn the_command_line_asks_with_the_rights_of_a_service_account() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("asked");
-    namespace.apply(&cluster(4, ""));
+    namespace.apply(&list(cluster(4)));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
     let (own, access) = (&**namespace, &namespace.access);
@@ -64,27 +65,19 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     });
 }
 
-/// A pipeline whose class has no worker yet.
-const WAITING_PIPELINE: &str = "
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {name: green}
-spec: {capacity: 15, maxReplicas: 2}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {name: first}
-spec: {documentsPerSecond: 10, workers: {only: {class: green}}}
-";
-
 /// A user of the viewer's role in all namespaces: it sees everything, and orders nothing.
 #[test]
 fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("viewed");
-    namespace.apply(&cluster(4, ""));
+    namespace.apply(&list(cluster(4)));
     namespace.apply(&deployment(&namespace, 1, &[]));
-    namespace.apply(WAITING_PIPELINE);
+    // It waits for the first worker of its class.
+    let spec = json!({ "documentsPerSecond": 10, "workers": { "only": { "class": "green" } } });
+    namespace.apply(&list([
+        object("WorkerClass", "green", json!({ "capacity": 15, "maxReplicas": 2 })),
+        object("Pipeline", "first", spec),
+    ]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
     let (own, access) = (&**namespace, &namespace.access);
     namespace.kubectl(&["create", "serviceaccount", "viewer"]);
@@ -119,8 +112,11 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let edited = folder.path().join("edited.yaml");
-    let text = cluster(1, "").replace("metadata: {", &format!("metadata: {{namespace: {own}, "));
-    std::fs::write(&edited, text).expect("a file");
+    let document = |mut object: Value| {
+        object["metadata"]["namespace"] = json!(own);
+        format!("---\n{object:#}\n")
+    };
+    std::fs::write(&edited, cluster(1).map(document).concat()).expect("a file");
     let changes = format!("WorkerCluster {own}/builds changes");
     // On a busy machine its agent may lose its connection for a moment.
     namespace.until_holds("a plan of the edit", || {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use leasehold_demo::checker::peak;
-use serde_json::Value;
-use tests::kube::{RealInstallation, container};
+use serde_json::{Value, json};
+use tests::kube::{RealInstallation, container, list, object};
 use tests::process::eventually;
 
 use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
@@ -17,8 +17,10 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     let Some(installation) = RealInstallation::start(2) else { return };
     let namespace = installation.namespace("ends");
     let long = ["--streams", "--job-ms-min=10000", "--job-ms-max=12000"];
-    let adopted = "  workloadRef: {kind: Deployment, name: builds, scale: true}\n";
-    namespace.apply(&cluster(8, adopted));
+    let mut cluster = cluster(8);
+    let workload = json!({ "kind": "Deployment", "name": "builds", "scale": true });
+    cluster[0]["spec"]["workloadRef"] = workload;
+    namespace.apply(&list(cluster));
     namespace.apply(&deployment(&namespace, 4, &long));
     namespace.until("wc/builds", ".status.jobs.running", "8");
     namespace.until("ss/feeds", ".status.streams.owned", "6");
@@ -97,7 +99,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
 fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("early");
-    namespace.apply(&cluster(8, ""));
+    namespace.apply(&list(cluster(8)));
     for delay in [500, 1000, 1500, 2000] {
         namespace.apply(&deployment(&namespace, 4, &[]));
         std::thread::sleep(Duration::from_millis(delay));
@@ -112,20 +114,13 @@ fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
 fn a_job_whose_work_is_done_completes() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("job");
-    namespace.apply(&cluster(4, ""));
-    let template = template(&namespace, &["--jobs=2", "--job-ms-min=100", "--job-ms-max=200"]);
-    namespace.apply(&format!(
-        r"
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: batch}}
-spec:
-  completions: 2
-  parallelism: 2
-  backoffLimit: 0
-  template:{template}      restartPolicy: Never
-"
-    ));
+    namespace.apply(&list(cluster(4)));
+    let mut template = template(&namespace, &["--jobs=2", "--job-ms-min=100", "--job-ms-max=200"]);
+    template["spec"]["restartPolicy"] = json!("Never");
+    let spec = json!({
+        "completions": 2, "parallelism": 2, "backoffLimit": 0, "template": template,
+    });
+    namespace.apply(&object("Job", "batch", spec));
     namespace.until("job/batch", ".status.succeeded", "2");
     namespace.until("wc/builds", ".status.workers.total", "0");
     let evidence = namespace.evidence();

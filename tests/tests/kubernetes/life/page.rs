@@ -3,23 +3,16 @@
 use serde_json::json;
 use tests::browser::Browser;
 use tests::command_line::Dashboard;
-use tests::kube::RealInstallation;
+use tests::kube::{RealInstallation, list, object};
 
 use super::{cluster, deployment, pods};
-
-const OTHER: &str = "
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {name: green}
-spec: {maxJobs: 2, maxJobsPerWorker: 1}
-";
 
 #[test]
 fn the_dashboard_shows_the_one_cluster_that_its_caller_may_read() {
     let Some(installation) = RealInstallation::shared() else { return };
     let Some(browser) = Browser::start("the page on Kubernetes") else { return };
     let namespace = installation.namespace("seen");
-    namespace.apply(&cluster(4, ""));
+    namespace.apply(&list(cluster(4)));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
     let (own, access) = (&**namespace, &namespace.access);
@@ -54,7 +47,8 @@ fn the_dashboard_shows_the_one_cluster_that_its_caller_may_read() {
     browser.until("the second worker", two, &[]);
 
     // A page that is opened anew shows no other cluster, although the caller may read it, too.
-    namespace.apply(OTHER);
+    let spec = json!({ "maxJobs": 2, "maxJobsPerWorker": 1 });
+    namespace.apply(&object("WorkerCluster", "green", spec));
     namespace.until("wc/green", ".status.inForceGeneration", "1");
     browser.open("about:blank");
     browser.open(&dashboard.page());

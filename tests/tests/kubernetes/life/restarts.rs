@@ -4,12 +4,12 @@ use std::process::{Command, Stdio};
 
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
-use serde_json::json;
-use tests::kube::{Image, Program, RealInstallation, TestNamespace, container};
+use serde_json::{Value, json};
+use tests::kube::{Image, Program, RealInstallation, TestNamespace, container, list, object};
 use tests::process::eventually;
 use tests::toolbox;
 
-use super::{AGENT, cluster, deployment, nothing_broke, pods, restarts, template};
+use super::{AGENT, cluster, deployment, nothing_broke, pod_spec, pods, restarts};
 
 /// The agent by another name.
 const ANOTHER_IMAGE: &str = "localhost/agent:another";
@@ -18,7 +18,7 @@ const SHORT: [&str; 3] = ["--streams", "--job-ms-min=2000", "--job-ms-max=4000"]
 
 /// Two workers that share four jobs and six streams.
 fn two_workers(namespace: &TestNamespace<'_>) -> Vec<String> {
-    namespace.apply(&cluster(4, ""));
+    namespace.apply(&list(cluster(4)));
     namespace.apply(&deployment(namespace, 2, &SHORT));
     namespace.until("wc/builds", ".status.jobs.running", "4");
     namespace.until("ss/feeds", ".status.streams.owned", "6");
@@ -118,19 +118,18 @@ fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
 
 /// Makes the pod `alone` with what the command line injects, which cannot reach any coordinator,
 /// and waits until it is ready.
-fn start_alone(namespace: &TestNamespace<'_>, annotations: &str) {
-    let pod = template(namespace, &["--job-ms-min=100", "--job-ms-max=200"]);
-    let pod =
-        format!("apiVersion: v1\nkind: Pod\n{}", dedent(&pod).replace("app: builds", "app: alone"));
+fn start_alone(namespace: &TestNamespace<'_>, annotations: &Value) {
     // Opted out, so that no webhook is asked.
-    let pod = pod.replace("leasehold.dev/inject: 'true'", "leasehold.dev/cluster: builds");
-    let metadata = format!("metadata:\n  name: alone\n  annotations: {{{annotations}}}\n");
-    let pod = pod.replace("metadata:\n", &metadata);
+    let labels = json!({ "app": "alone", "leasehold.dev/cluster": "builds" });
+    let spec = pod_spec(namespace, &["--job-ms-min=100", "--job-ms-max=200"]);
+    let mut pod = object("Pod", "alone", spec);
+    pod["metadata"]["labels"] = labels;
+    pod["metadata"]["annotations"] = annotations.clone();
     let mut inject = Command::new(toolbox::binary("leasehold"));
     inject.args(["inject", "-f", "-", "--coordinator", "nobody.invalid:7400"]);
     let pipes = inject.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = pipes.spawn().expect("the command line starts");
-    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), pod.as_bytes())
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), pod.to_string().as_bytes())
         .expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success());
@@ -145,7 +144,7 @@ fn start_alone(namespace: &TestNamespace<'_>, annotations: &str) {
 fn a_worker_starts_without_a_coordinator() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("alone");
-    start_alone(&namespace, "");
+    start_alone(&namespace, &json!({}));
     // No lease, no job.
     assert!(namespace.evidence().runs.is_empty());
     namespace.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
@@ -159,14 +158,10 @@ fn a_worker_starts_without_a_coordinator() {
 fn an_agent_that_a_kubelet_cannot_reach_is_probed_in_its_container() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("meshed");
-    let annotations = "config.leasehold.dev/health-listen: '127.0.0.1:7412', \
-                       config.leasehold.dev/probes: exec";
-    start_alone(&namespace, annotations);
+    let annotations = json!({
+        "config.leasehold.dev/health-listen": "127.0.0.1:7412",
+        "config.leasehold.dev/probes": "exec",
+    });
+    start_alone(&namespace, &annotations);
     namespace.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
-}
-
-/// A template's lines, four columns to the left.
-fn dedent(text: &str) -> String {
-    let lines = text.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n") + "\n"
 }
