@@ -22,13 +22,13 @@ use std::path::Path;
 
 use leasehold_injection::Sidecar;
 use serde_json::{Value, json};
-use tests::kube::{Access, Namespace, Program, RealCluster};
+use tests::kube::{Access, Namespace, Program, RealCluster, object};
 use tests::process::{Coordinator, eventually, get, until_ok};
 use tests::toolbox;
 
 use super::installed::{
-    ExclusiveControlPlane, Installed, folder, list, remove, strictly_apply, until_kinds_are_known,
-    until_pods_are_admitted,
+    ExclusiveControlPlane, Installed, coordinator_pods, folder, remove, strictly_apply,
+    until_kinds_are_known, until_pods_are_admitted,
 };
 
 /// Kinds that an installation makes objects of, and those that objects are made of for it.
@@ -176,6 +176,17 @@ fn kustomization(resource: &str, components: &[&str], more: &str) -> tempfile::T
     folder
 }
 
+/// A ConfigMap with a list of three streams, and the set of them on the WorkerCluster `builds`.
+fn listed_streams() -> [Value; 2] {
+    let labels = json!({ "leasehold.dev/stream-list": "true" });
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cars", "labels": labels },
+        "data": { "list": "cars:new\ncars:updated\ncars:sold" },
+    });
+    let key = json!({ "configMapKeyRef": { "name": "cars", "key": "list" } });
+    [map, object("StreamSet", "cars", json!({ "cluster": "builds", "streamsFrom": [key] }))]
+}
+
 #[test]
 fn the_components_apply_and_one_field_sets_the_image() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
@@ -204,7 +215,7 @@ images:
     let overlay = kustomization("../../deploy/overlays/ha", &components, images);
     let _installed = Installed::new(access, overlay.path());
     until_pods_are_admitted(access, 3);
-    let spec = &list(access, "leasehold-system", "pods")[0]["spec"];
+    let spec = &coordinator_pods(access)[0]["spec"];
     assert_eq!(spec["nodeSelector"], json!({ "kubernetes.io/os": "linux" }));
     let pod = &spec["containers"][0];
     assert_eq!(pod["image"], "mirror/of/leasehold:0.2.0");
@@ -288,7 +299,7 @@ fn the_installation_for_high_availability_runs_on_a_real_node() {
     }
     let leader = ["get", "lease/leasehold-coordinator", "--output=jsonpath={.spec.holderIdentity}"];
     let holder = access.kubectl(&[&own[..], &leader].concat());
-    let pods = list(access, "leasehold-system", "pods");
+    let pods = coordinator_pods(access);
     let names: Vec<&str> = pods.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), 3, "{names:?}");
     let leads = |name: &&&str| holder.starts_with(**name);

@@ -185,19 +185,19 @@ pub(crate) fn folder(path: &str) -> PathBuf {
     toolbox::root().join("deploy").join(path)
 }
 
-/// Objects of a namespace as JSON.
-pub(crate) fn list(access: &Access, namespace: &str, kind: &str) -> Vec<Value> {
-    access.objects().list(namespace, kind).expect("a list")
+/// The pods of the installed coordinator.
+pub(crate) fn coordinator_pods(access: &Access) -> Vec<Value> {
+    Namespace::existing(access, "leasehold-system").all_pods()
 }
 
 /// Waits until all pods of the coordinator are there: their admission is the namespace's level of
 /// pod security.
 pub(crate) fn until_pods_are_admitted(access: &Access, replicas: usize) {
     eventually("the coordinator's pods", || {
-        for event in list(access, "leasehold-system", "events") {
+        for event in access.objects().list("leasehold-system", "events").expect("a list") {
             assert_ne!(event["reason"], "FailedCreate", "{event:#}");
         }
-        (list(access, "leasehold-system", "pods").len() == replicas).then_some(())
+        (coordinator_pods(access).len() == replicas).then_some(())
     });
 }
 
@@ -236,7 +236,7 @@ pub(crate) async fn coordinator_with_its_own_rights(
     let (grpc, http, webhook) = (free_address(), free_address(), free_address());
     let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
     command.env("KUBECONFIG", own.kubeconfig());
-    let pods = list(access, "leasehold-system", "pods");
+    let pods = coordinator_pods(access);
     let container = &pods.first().expect("a pod")["spec"]["containers"][0];
     for argument in container["args"].as_array().expect("arguments") {
         command.arg(argument.as_str().expect("a text"));

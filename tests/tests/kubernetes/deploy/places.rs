@@ -8,7 +8,9 @@ use tests::process::eventually;
 
 use tests::toolbox;
 
-use super::super::installed::{ExclusiveControlPlane, Installed, list, until_pods_are_admitted};
+use super::super::installed::{
+    ExclusiveControlPlane, Installed, coordinator_pods, until_pods_are_admitted,
+};
 use super::kustomization;
 
 /// What OpenShift's security context constraint `restricted-v2` demands of a pod once it has given
@@ -142,7 +144,7 @@ fn pods_with_an_agent_and_the_coordinators_are_admitted_by_restricted_v2_and_res
     let overlay = kustomization("../../deploy/overlays/ha", &["openshift"], "");
     let _installed = Installed::new(access, overlay.path());
     until_pods_are_admitted(access, 3);
-    let pod = &list(access, "leasehold-system", "pods")[0];
+    let pod = &coordinator_pods(access)[0];
     let variables = pod["spec"]["containers"][0]["env"].as_array().expect("variables");
     let user = variables.iter().find(|variable| variable["name"] == "LEASEHOLD_AGENT_USER");
     assert_eq!(user.expect("it is set")["value"], "none");
@@ -162,7 +164,7 @@ fn the_documented_settings_of_registry_digests_secrets_and_users_apply() {
     std::fs::write(folder.path().join("kustomization.yaml"), text).expect("written");
     let _installed = Installed::new(access, folder.path());
     until_pods_are_admitted(access, 3);
-    let pod = &list(access, "leasehold-system", "pods")[0]["spec"];
+    let pod = &coordinator_pods(access)[0]["spec"];
     let container = &pod["containers"][0];
     let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
     let image = |name: &str| format!("registry.example/leasehold/{name}@{digest}");

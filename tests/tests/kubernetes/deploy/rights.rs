@@ -6,19 +6,22 @@ use std::process::Stdio;
 use leasehold_proto::admin::v1::GetStatusRequest;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use rustix::process::Signal;
-use serde_json::Value;
-use tests::kube::{Access, CoordinatorEndpoints, Fleet, HollowNode, TokenFor, Work};
+use serde_json::{Value, json};
+use tests::kube::{
+    Access, CoordinatorEndpoints, Fleet, HollowNode, Namespace, TokenFor, Work, list, names,
+    object, until,
+};
 use tests::process::{eventually, get};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request};
 
 use super::super::installed::{
     ExclusiveControlPlane, Installed, LocalCoordinator, coordinator_with_its_own_rights, folder,
-    list, until_kinds_are_known, until_pods_are_admitted,
+    until_kinds_are_known, until_pods_are_admitted,
 };
 use super::fence::fence;
 use super::rules::{self, Requests, Role};
-use super::{Applied, render, stand_ins};
+use super::{Applied, listed_streams, render, stand_ins};
 
 /// As whom the coordinator speaks.
 pub(super) const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
@@ -146,11 +149,12 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     let node = HollowNode::join(access.client().await, JOBS_NODE, fleet).await;
     let fleet = Fleet::new(access, Work::Bindings, Some(dials));
     let pipelines_node = HollowNode::join(access.client().await, PIPELINES_NODE, fleet).await;
+    let namespace = &Namespace::existing(access, "default");
     let status = |kind: &str, path: &str| {
         let output = format!("--output=jsonpath={{.status.{path}}}");
-        access.kubectl(&["get", kind, "--namespace=default", &output])
+        namespace.kubectl(&["get", kind, &output])
     };
-    access.apply(&cluster_with_streams(4));
+    namespace.apply(&cluster_with_streams(4));
     eventually("two workers and three streams", || {
         let workers = status("wc/builds", "workers.ready") == "2";
         (workers && status("ss/cars", "streams.owned") == "3").then_some(())
@@ -162,41 +166,36 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     access.kubectl(&["delete", validator]);
     // It waits for a class, and what it runs on is there, and goes with its node.
     for node in ["in", "out"] {
-        access.apply(&pipeline(node, "missing", 10));
+        namespace.apply(&pipeline(node, "missing", 10));
         let services = "--output=jsonpath={.items[*].metadata.name}";
         let ours = "--selector=leasehold.dev/pipeline=first";
         eventually("its Service alone", || {
-            let names = access.kubectl(&["get", "services", "--namespace=default", ours, services]);
+            let names = namespace.kubectl(&["get", "services", ours, services]);
             (names == format!("first-{node}")).then_some(())
         });
         let binding = format!("plb/first-{node}");
         eventually("its binding", || {
             let phase = "--output=jsonpath={.status.phase}";
-            let found = access.try_kubectl(&["get", &binding, "--namespace=default", phase]);
+            let found = namespace.try_kubectl(&["get", &binding, phase]);
             found.ok().filter(|phase| phase == "Unset").map(drop)
         });
     }
     eventually("its state", || (status("pl/first", "phase") == "Pending").then_some(()));
-    serve_a_pipeline(access);
-    access.kubectl(&["delete", "pl/first", "wcl/green", "--namespace=default"]);
+    serve_a_pipeline(namespace);
+    namespace.kubectl(&["delete", "pl/first", "wcl/green"]);
     // One of them is drained and goes. The other is replaced, since its node is cordoned.
-    access.apply(&cluster_with_streams(2));
+    namespace.apply(&cluster_with_streams(2));
     eventually("one worker", || (status("wc/builds", "workers.total") == "1").then_some(()));
-    let workers = || {
-        let pods = list(access, "default", "pods");
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().map(str::to_owned);
-        pods.iter().filter_map(name).collect::<Vec<_>>()
-    };
+    let workers = || names(&namespace.all_pods());
     let earlier = workers();
     access.kubectl(&["cordon", node.name()]);
-    eventually("another worker", || {
-        let now = workers();
-        (!now.is_empty() && now.iter().all(|name| !earlier.contains(name))).then_some(())
+    until("another worker", workers, |now| {
+        !now.is_empty() && now.iter().all(|name| !earlier.contains(name))
     });
     access.kubectl(&["uncordon", node.name()]);
     eventually("it works", || (status("wc/builds", "workers.ready") == "1").then_some(()));
-    access.kubectl(&["delete", "wc/builds", "ss/cars", "--namespace=default"]);
-    eventually("the end of all workers", || workers().is_empty().then_some(()));
+    namespace.kubectl(&["delete", "wc/builds", "ss/cars"]);
+    until("the end of all workers", workers, Vec::is_empty);
     coordinator.signal(Signal::TERM);
     assert!(coordinator.wait().success(), "{}", coordinator.log());
     let log = coordinator.log();
@@ -238,10 +237,10 @@ const PIPELINES_NODE: &str = "deploy-2";
 
 /// A worker of a class serves a pipeline; its load, its class's port and its node's name change,
 /// and the name is another's at first.
-fn serve_a_pipeline(access: &Access) {
+fn serve_a_pipeline(namespace: &Namespace) {
     let get = |what: &str, path: &str| {
         let path = format!("--output=jsonpath={path}");
-        access.try_kubectl(&["get", what, "--namespace=default", &path]).unwrap_or_default()
+        namespace.try_kubectl(&["get", what, &path]).unwrap_or_default()
     };
     let serves = |node: &str| {
         let slice = format!("endpointslice/first-{node}-ipv4-0");
@@ -249,94 +248,61 @@ fn serve_a_pipeline(access: &Access) {
             (get(&slice, "{.endpoints[*].conditions.serving}") == "true").then_some(())
         });
     };
-    access.apply(&class(9000));
-    access.apply(&pipeline("out", "green", 10));
+    namespace.apply(&class(9000));
+    namespace.apply(&pipeline("out", "green", 10));
     serves("out");
-    access.apply(&pipeline("out", "green", 5));
+    namespace.apply(&pipeline("out", "green", 5));
     eventually("the new load", || {
         (get("plb/first-out", "{.spec.documentsPerSecond}") == "5").then_some(())
     });
-    access.apply(&class(9001));
+    namespace.apply(&class(9001));
     for (object, port) in [
         ("service/first-out", "{.spec.ports[0].port}"),
         ("endpointslice/first-out-ipv4-0", "{.ports[0].port}"),
     ] {
         eventually("the new port", || (get(object, port) == "9001").then_some(()));
     }
-    access.kubectl(&["create", "service", "clusterip", "first-in", "--tcp=80"]);
-    access.apply(&pipeline("in", "green", 5));
+    namespace.kubectl(&["create", "service", "clusterip", "first-in", "--tcp=80"]);
+    namespace.apply(&pipeline("in", "green", 5));
     eventually("that the name is taken", || {
         let why = "{.status.conditions[?(@.type=='Ready')].reason}";
         (get("pl/first", why) == "NameTaken").then_some(())
     });
-    access.kubectl(&["delete", "service/first-in"]);
+    namespace.kubectl(&["delete", "service/first-in"]);
     serves("in");
 }
 
+/// A pod's spec on a node.
+fn pod_spec(node: &str) -> Value {
+    json!({
+        "nodeSelector": { "kubernetes.io/hostname": node },
+        "containers": [{ "name": "worker", "image": "example.invalid/worker" }],
+    })
+}
+
 /// A class of one worker, in a StatefulSet, on a node of its own.
-fn class(port: u16) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {{name: green, namespace: default}}
-spec:
-  capacity: 20
-  minReplicas: 1
-  maxReplicas: 1
-  port: {port}
-  workload: {{kind: StatefulSet}}
-  template:
-    spec:
-      nodeSelector: {{kubernetes.io/hostname: {PIPELINES_NODE}}}
-      containers: [{{name: worker, image: example.invalid/worker}}]
-"
-    )
+fn class(port: u16) -> Value {
+    let spec = json!({
+        "capacity": 20, "minReplicas": 1, "maxReplicas": 1, "port": port,
+        "workload": { "kind": "StatefulSet" }, "template": { "spec": pod_spec(PIPELINES_NODE) },
+    });
+    object("WorkerClass", "green", spec)
 }
 
 /// A pipeline of one node.
-fn pipeline(node: &str, class: &str, load: u32) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {{name: first, namespace: default}}
-spec:
-  documentsPerSecond: {load}
-  workers: {{{node}: {{class: {class}}}}}
-"
-    )
+fn pipeline(node: &str, class: &str, load: u32) -> Value {
+    let workers = json!({ node: { "class": class } });
+    object("Pipeline", "first", json!({ "documentsPerSecond": load, "workers": workers }))
 }
 
 /// A cluster for this many jobs, two a worker, and a set of three streams from a ConfigMap.
-fn cluster_with_streams(jobs: u32) -> String {
-    format!(
-        r#"
-apiVersion: v1
-kind: ConfigMap
-metadata: {{name: cars, namespace: default, labels: {{leasehold.dev/stream-list: "true"}}}}
-data: {{list: "cars:new\ncars:updated\ncars:sold"}}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds, namespace: default}}
-spec:
-  maxJobs: {jobs}
-  maxJobsPerWorker: 2
-  onCordon: Drain
-  template:
-    spec:
-      nodeSelector: {{kubernetes.io/hostname: {JOBS_NODE}}}
-      containers: [{{name: worker, image: example.invalid/worker}}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {{name: cars, namespace: default}}
-spec:
-  cluster: builds
-  streamsFrom: [{{configMapKeyRef: {{name: cars, key: list}}}}]
-"#
-    )
+fn cluster_with_streams(jobs: u32) -> Value {
+    let spec = json!({
+        "maxJobs": jobs, "maxJobsPerWorker": 2, "onCordon": "Drain",
+        "template": { "spec": pod_spec(JOBS_NODE) },
+    });
+    let [map, set] = listed_streams();
+    list([map, object("WorkerCluster", "builds", spec), set])
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
 use serde_json::{Value, json};
-use tests::kube::{Image, Program, RealInstallation, TestNamespace, container, list, object};
+use tests::kube::{
+    Image, Program, RealInstallation, TestNamespace, container, list, object, until,
+};
 use tests::process::eventually;
 use tests::toolbox;
 
@@ -35,6 +37,17 @@ fn work_goes_on(namespace: &TestNamespace<'_>, worker: &str) {
     });
 }
 
+/// Restarts a worker's agent, and only that: the worker works on, and no stream moves.
+fn goes_unnoticed(namespace: &TestNamespace<'_>, worker: &str, restart: impl FnOnce()) {
+    let from_ns = now_ns();
+    restart();
+    until("the agent's restart", || restarts(namespace, worker, AGENT), |count| *count == 1);
+    work_goes_on(namespace, worker);
+    assert_eq!(restarts(namespace, worker, "worker"), 0);
+    let evidence = namespace.evidence();
+    assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
+}
+
 fn end(namespace: &TestNamespace<'_>) {
     namespace.kubectl(&["delete", "deployment/builds", "--cascade=foreground"]);
     namespace.until_no_pod("");
@@ -45,15 +58,9 @@ fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("agent");
     let workers = two_workers(&namespace);
-    let from_ns = now_ns();
-    namespace.signal(&workers[0], AGENT, "SIGKILL");
-    eventually("the agent's restart", || {
-        (restarts(&namespace, &workers[0], AGENT) == 1).then_some(())
+    goes_unnoticed(&namespace, &workers[0], || {
+        namespace.signal(&workers[0], AGENT, "SIGKILL");
     });
-    work_goes_on(&namespace, &workers[0]);
-    assert_eq!(restarts(&namespace, &workers[0], "worker"), 0);
-    let evidence = namespace.evidence();
-    assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
     end(&namespace);
     nothing_broke(&namespace.evidence(), 4);
 }
@@ -66,20 +73,15 @@ fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     let program = toolbox::binary(Program::Agent.binary());
     installation.cluster().load(&another.program(&program, "/leasehold-agent"));
     let workers = two_workers(&namespace);
-    let from_ns = now_ns();
     let sidecar = "/spec/initContainers/0";
     let patch = json!([
         {"op": "test", "path": format!("{sidecar}/name"), "value": AGENT},
         {"op": "replace", "path": format!("{sidecar}/image"), "value": ANOTHER_IMAGE},
     ]);
-    namespace.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
-    eventually("the agent's restart", || {
-        (restarts(&namespace, &workers[0], AGENT) == 1).then_some(())
+    let patch = format!("--patch={patch}");
+    goes_unnoticed(&namespace, &workers[0], || {
+        namespace.kubectl(&["patch", "pod", &workers[0], "--type=json", &patch]);
     });
-    work_goes_on(&namespace, &workers[0]);
-    assert_eq!(restarts(&namespace, &workers[0], "worker"), 0);
-    let evidence = namespace.evidence();
-    assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
     // No worker was drained for it.
     assert_eq!(namespace.field("wc/builds", ".status.workers.draining"), "0");
     end(&namespace);
