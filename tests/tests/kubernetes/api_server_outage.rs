@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use leasehold_demo::clock::now_ns;
 use serde_json::json;
 use tests::kube::{
-    Component, ControlPlane, FleetFixture, Namespace, Work, feeds, list, object, throughout,
+    Component, ControlPlane, FleetFixture, Namespace, Work, feeds, list, object, throughout, until,
 };
-use tests::process::eventually;
 
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(120);
@@ -33,10 +32,10 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
         .wait_for("5 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 5);
     let leader = fixture.replicas.leader();
     let workers = fixture.uids();
-    let before = eventually("5 streams held by 4 workers", || {
-        let leases = fixture.leases(&workers);
+    let leases = || fixture.leases(&workers);
+    let before = until("5 streams held by 4 workers", leases, |leases| {
         let held: usize = leases.values().map(|lease| lease.streams.len()).sum();
-        (leases.len() == 4 && held == 5).then_some(leases)
+        leases.len() == 4 && held == 5
     });
 
     plane.kill_component(Component::ApiServer);

@@ -2,8 +2,8 @@
 //! hold their lists, as they come, change, go wrong and go.
 
 use serde_json::{Value, json};
-use tests::kube::{Cluster, Replicas, object};
-use tests::process::{eventually, get};
+use tests::kube::{Cluster, Replicas, object, until};
+use tests::process::get;
 
 /// The figures of a cluster that a replica shows, and the problems that it knows of.
 struct ReplicaMetrics {
@@ -28,14 +28,11 @@ impl ReplicaMetrics {
 
     /// Waits for a budget, a number of streams and a number of problems.
     fn await_these(&self, what: &str, jobs_max: Option<u64>, streams: Option<u64>, problems: u64) {
-        eventually(what, || {
-            let now = (
-                self.of_cluster("leasehold_jobs_max"),
-                self.of_cluster("leasehold_streams"),
-                self.problems(),
-            );
-            (now == (jobs_max, streams, Some(problems))).then_some(())
-        });
+        let figures = || {
+            let [jobs_max, streams] = ["leasehold_jobs_max", "leasehold_streams"];
+            (self.of_cluster(jobs_max), self.of_cluster(streams), self.problems())
+        };
+        until(what, figures, |figures| *figures == (jobs_max, streams, Some(problems)));
     }
 }
 

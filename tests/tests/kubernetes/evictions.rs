@@ -36,12 +36,13 @@ impl Asked {
         webhook_config["namespaceSelector"] = json!({ "matchLabels": label });
         fixture.access.apply(&wanted.to_string());
         let asked = Self { access: fixture.access.clone(), name };
-        eventually("the key in the path", || {
-            let path = "--output=jsonpath={.webhooks[0].clientConfig.url}";
-            let get = ["get", "validatingwebhookconfiguration", &asked.name, path];
-            let url = fixture.access.kubectl(&get);
-            (url.rsplit_once("/evict/")?.1.len() == 32).then_some(())
-        });
+        let path = "--output=jsonpath={.webhooks[0].clientConfig.url}";
+        let get = ["get", "validatingwebhookconfiguration", &asked.name, path];
+        until(
+            "the key in the path",
+            || fixture.access.kubectl(&get),
+            |url| url.rsplit_once("/evict/").is_some_and(|(_, key)| key.len() == 32),
+        );
         asked
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, throughout};
+use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, throughout, until};
 use tests::process::{eventually, get};
 
 const STREAMS: u32 = 6;
@@ -55,9 +55,8 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     fixture
         .wait_for("6 streams owned", "ss", "feeds", |set| set["status"]["streams"]["owned"] == 6);
     let old = fixture.replicas.leader();
-    eventually("every stream at one worker", || {
-        owned_once(&fixture.leases(&fixture.uids())).then_some(())
-    });
+    let leases = || fixture.leases(&fixture.uids());
+    until("every stream at one worker", leases, owned_once);
 
     let stopped = &fixture.replicas.running[old].process;
     stopped.signal(Signal::STOP);
@@ -65,13 +64,12 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let lease =
         ["get", "lease", "leasehold-coordinator", "--output=jsonpath={.spec.holderIdentity}"];
     let was = fixture.replicas.running[old].identity.clone();
-    eventually("a successor", || (!fixture.kubectl(&lease).starts_with(&was)).then_some(()));
+    until("a successor", || fixture.kubectl(&lease), |holder| !holder.starts_with(&was));
     builds["spec"]["maxJobs"] = json!(8);
     fixture.apply(&builds);
-    let granted = eventually("a fourth worker with streams", || {
-        let leases = fixture.leases(&fixture.uids());
+    let granted = until("a fourth worker with streams", leases, |leases| {
         let all = leases.len() == 4 && leases.values().all(|lease| !lease.streams.is_empty());
-        (all && owned_once(&leases)).then_some(leases)
+        all && owned_once(leases)
     });
     let workers: Vec<_> = granted.keys().cloned().collect();
     // A fixed wait: the stopped process shows nothing to poll, and its term has to end by time.

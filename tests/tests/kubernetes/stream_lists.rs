@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
-use tests::kube::{Access, Replicas};
+use tests::kube::{Access, Namespace, Replicas, list, object, until};
 use tests::process::{eventually, get};
 
 use crate::installed::ExclusiveControlPlane;
@@ -43,22 +43,14 @@ impl Drop for OtherWatch {
     }
 }
 
-fn object(api: &str, kind: &str, name: &str, more: Value) -> Value {
-    let mut object = json!({
-        "apiVersion": api, "kind": kind,
-        "metadata": { "name": name, "namespace": NAMESPACE },
-    });
-    let more = more.as_object().expect("an object").clone();
-    object.as_object_mut().expect("an object").extend(more);
-    object
-}
-
 /// A ConfigMap with one stream.
-fn list(number: usize) -> Value {
-    let data = json!({ "data": { "list": format!("stream-{number}\n") } });
-    let mut list = object("v1", "ConfigMap", &format!("list-{number}"), data);
-    list["metadata"]["labels"] = json!({ "leasehold.dev/stream-list": "true" });
-    list
+fn stream_list(number: usize) -> Value {
+    let labels = json!({ "leasehold.dev/stream-list": "true" });
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": format!("list-{number}"), "labels": labels },
+        "data": { "list": format!("stream-{number}\n") },
+    })
 }
 
 /// A set of the streams of this many ConfigMaps.
@@ -69,14 +61,14 @@ fn set(lists: usize) -> Value {
         })
     };
     let from: Vec<_> = (0..lists).map(from).collect();
-    let spec = json!({ "spec": { "cluster": "builds", "streamsFrom": from } });
-    object("leasehold.dev/v1alpha1", "StreamSet", "cars", spec)
+    object("StreamSet", "cars", json!({ "cluster": "builds", "streamsFrom": from }))
 }
 
 #[test]
 fn many_lists_of_streams_cost_the_api_server_one_watch() {
     let Some(turn) = ExclusiveControlPlane::for_failures(NAMESPACE) else { return };
     let access = turn.access();
+    let namespace = Namespace::existing(access, NAMESPACE);
     let mut replicas = Replicas::new(access, NAMESPACE, &[]);
     replicas.start();
     let http = replicas.running[replicas.leader()].http;
@@ -87,22 +79,20 @@ fn many_lists_of_streams_cost_the_api_server_one_watch() {
             metrics.lines().any(|found| found == line).then_some(())
         });
     };
-    let spec = json!({ "spec": { "maxJobs": 8, "maxJobsPerWorker": 3 } });
-    access.apply(&object("leasehold.dev/v1alpha1", "WorkerCluster", "builds", spec).to_string());
-    let lists: Vec<_> = (0..LISTS).map(list).collect();
-    let lists = json!({ "apiVersion": "v1", "kind": "List", "items": lists });
-    access.apply(&lists.to_string());
-    access.apply(&set(1).to_string());
+    let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
+    namespace.apply(&object("WorkerCluster", "builds", spec));
+    namespace.apply(&list((0..LISTS).map(stream_list)));
+    namespace.apply(&set(1));
     await_streams(1);
     let before = watches(access);
     assert!(before > 0, "the coordinator watches its list");
 
-    access.apply(&set(LISTS).to_string());
+    namespace.apply(&set(LISTS));
     await_streams(LISTS);
     // A watch of another component may be begun anew at this moment.
     assert!(watches(access) <= before + 1, "{before} before, {} now", watches(access));
 
     // The API server counts each watch.
     let _others = [(); 3].map(|()| OtherWatch::start(access));
-    eventually("the watches of others", || (watches(access) >= before + 2).then_some(()));
+    until("the watches of others", || watches(access), |now| *now >= before + 2);
 }

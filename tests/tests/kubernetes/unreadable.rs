@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tests::kube::{
     Access, Cluster, CoordinatorEndpoints, Fleet, FleetFixture, HollowNode, Namespace, Replicas,
-    TokenFor, Work, feeds, list, object,
+    TokenFor, Work, feeds, list, names, object, until,
 };
 use tests::process::{eventually, get, soon, until_ok};
 
@@ -109,7 +109,7 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     jobs_run(&other, 2);
 
     other.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-    eventually("the end of all pods", || other.all_pods().is_empty().then_some(()));
+    until("the end of all pods", || names(&other.all_pods()), Vec::is_empty);
     access.kubectl(&["delete", "clusterrolebinding", &own]);
     fixture.end();
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use tests::kube::{FleetFixture, Work, feeds, list, object};
+use tests::kube::{FleetFixture, Work, feeds, list, object, until};
 use tests::process::eventually;
 
 const REPLICAS: usize = 3;
@@ -48,8 +48,9 @@ async fn replacing_every_replica_loses_no_lease() {
             fixture.replicas.replace(index);
             fixture.replicas.wait_ready();
             let _ = fixture.replicas.leader();
-            eventually("every agent at a leader, with what it had", || {
-                (owned(&fixture, &workers)? == before).then_some(())
+            let owned = || owned(&fixture, &workers);
+            until("every agent at a leader, with what it had", owned, |owned| {
+                owned.as_ref() == Some(&before)
             });
         }
         let status = fixture.get("ss", "feeds").expect("the set");
