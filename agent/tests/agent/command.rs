@@ -119,14 +119,7 @@ async fn a_size_is_in_effect_only_after_its_command_has_exited_with_0() {
     fixture.end_job();
     until("the next begins", || fixture.running() == 2).await;
     // The jobs are counted again before each attempt.
-    let failures = "leasehold_agent_worker_failures_total";
-    let failing = async {
-        while agent.metric(failures).await.parse::<u64>().unwrap() < 4 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    let failed = tokio::time::timeout(super::coordinator::PATIENCE, failing).await;
-    assert!(failed.is_ok(), "the command was not repeated: {}", agent.log.text());
+    agent.metric_until("leasehold_agent_worker_failures_total", |failures| failures >= 4).await;
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
     assert_eq!(
         fixture.coordinator.count(freed),

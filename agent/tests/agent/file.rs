@@ -168,10 +168,7 @@ async fn is_not_ready_while_the_worker_cannot_be_notified() {
     assert_eq!(agent.metric("leasehold_agent_file_failures_total").await, "0");
     let mut worker = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
     std::fs::write(&pid, worker.id().unwrap().to_string()).unwrap();
-    let up_to_date = async { while agent.metric("leasehold_agent_file_ok").await == "0" {} };
-    tokio::time::timeout(super::coordinator::PATIENCE, up_to_date)
-        .await
-        .expect("the file is up to date");
+    agent.metric_until("leasehold_agent_file_ok", |is_ok| is_ok == 1).await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
     worker.kill().await.unwrap();
 }

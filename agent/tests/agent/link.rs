@@ -25,11 +25,7 @@ async fn logs_garbage_once_and_tries_the_next_address() {
     assert!(line.contains(&address), "{line}");
     let line = agent.log.line("speaks 9, not 1").await;
     assert!(line.contains(&coordinator.address.to_string()), "{line}");
-    let dials =
-        async || -> u64 { agent.metric("leasehold_agent_reconnects_total").await.parse().unwrap() };
-    while dials().await < 8 {
-        tokio::task::yield_now().await;
-    }
+    agent.metric_until("leasehold_agent_reconnects_total", |dials| dials >= 8).await;
     assert_eq!(agent.log.count("speaks 9, not 1"), 1, "{}", agent.log.text());
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!((status, why.contains("welcomed")), (503, true), "{why}");

@@ -192,6 +192,16 @@ impl Agent {
         let line = text.lines().find(|line| line.starts_with(&name));
         line.unwrap_or_else(|| panic!("no {name} in\n{text}"))[name.len()..].to_owned()
     }
+
+    /// Waits until a metric has such a value.
+    pub async fn metric_until(&self, name: &str, good: impl Fn(u64) -> bool) {
+        let poll = async {
+            while !good(self.metric(name).await.parse().unwrap()) {
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, poll).await.is_ok(), "timeout: {name}");
+    }
 }
 
 impl Drop for Agent {
@@ -261,11 +271,14 @@ pub async fn fail(args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Waits until a condition holds, and checks it every few milliseconds.
-pub async fn until(what: &str, holds: impl Fn() -> bool) {
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let poll = async {
         while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(POLL).await;
         }
     };
     assert!(tokio::time::timeout(PATIENCE, poll).await.is_ok(), "timeout: {what}");

@@ -336,21 +336,18 @@ async fn lost_answers_only_delay_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &["--lose-every", "2"]).await;
     let coordinator = Coordinator::start().await;
-    let agent = start(&coordinator, &worker, &[]).await;
+    let _agent = start(&coordinator, &worker, &[]).await;
     for size in [3, 0, 2, 1, 3, 0, 1] {
         coordinator.forget();
         coordinator.pool(size);
-        let settling = async {
-            while coordinator.count(|message| told(message, size, size)) == 0 {
-                // A worker without the new size begins the next job.
-                if worker.jobs().len() > size as usize {
-                    worker.end_job();
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        until(&format!("the size of {size} is reported"), || {
+            // A worker without the new size begins the next job.
+            if worker.jobs().len() > size as usize {
+                worker.end_job();
             }
-        };
-        let settled = tokio::time::timeout(super::coordinator::PATIENCE, settling).await;
-        assert!(settled.is_ok(), "{size}: {:?}\n{}", worker.lines(), agent.log.text());
+            coordinator.count(|message| told(message, size, size)) > 0
+        })
+        .await;
     }
     assert!(worker.count("lost_answer") > 2, "{:?}", worker.lines());
     assert!(worker.peak() <= 3);
