@@ -53,3 +53,5 @@ mod travis;
 mod watchdog;
 #[path = "agent/worker_api.rs"]
 mod worker_api;
+#[path = "agent/worker_folder.rs"]
+mod worker_folder;

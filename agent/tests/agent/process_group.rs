@@ -7,7 +7,8 @@ use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
 use rustix::process::{Pid, Signal, getpgid, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, fail, left_out, pids, read, runs, until};
+use super::process::{Agent, fail, left_out, read, runs, until};
+use super::worker_folder::{ALONE, WorkerFolder};
 
 /// The log's word for a worker whose wrapper has exited.
 const WAITS: &str = "a process that it started still runs";
@@ -16,47 +17,21 @@ const FOREVER: &str = "sleep 600";
 /// A worker that leaves the process group of its wrapper.
 const LEAVES: &str = "setsid sleep 600";
 
-/// A folder for a wrapper and its worker. They hold a lock while any of them runs, and record if
-/// two workers run at once.
-struct Fixture {
-    dir: tempfile::TempDir,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
+impl WorkerFolder {
     /// An agent whose COMMAND is a shell that runs `worker` and waits for it.
-    async fn agent(&self, coordinator: &Coordinator, more: &[&str], worker: &str) -> Agent {
-        let script = format!(
-            "cd {}; exec 9>> lock; flock -n 9 || echo two >> twice; {worker} & \
-             echo $$ $! >> starts; wait; true",
-            self.dir.path().display()
-        );
-        let state = self.path("state").display().to_string();
-        let args = [&["--state-dir", &state], more, &["--", "sh", "-c", &script]].concat();
-        Agent::start(coordinator, &args).await
+    async fn wrapped(&self, coordinator: &Coordinator, more: &[&str], worker: &str) -> Agent {
+        let script = format!("{ALONE}; {worker} & echo $$ $! >> starts; wait; true");
+        self.agent(coordinator, more, &script).await
     }
 
     /// Waits for a start, and returns the wrapper and its worker.
-    async fn started(&self, times: usize) -> (Pid, Pid) {
-        until("it is started", || read(&self.path("starts")).matches('\n').count() >= times).await;
-        let all = pids(&self.path("starts"));
+    async fn pair(&self, times: usize) -> (Pid, Pid) {
+        let all = self.until_started(2 * times).await;
         (all[2 * times - 2], all[2 * times - 1])
     }
 
-    fn starts(&self) -> usize {
-        read(&self.path("starts")).lines().count()
-    }
-
-    /// Two workers never ran at once.
-    fn ran_alone(&self) -> bool {
-        read(&self.path("twice")).is_empty()
+    fn pairs(&self) -> usize {
+        self.started().len() / 2
     }
 
     /// `leasehold-agent leave` with this folder; returns its exit code and stderr.
@@ -64,14 +39,6 @@ impl Fixture {
         let (address, state) = (coordinator.address.to_string(), self.path("state"));
         let who = ["--cluster", "ci", "--worker", "w1", "--state-dir", state.to_str().unwrap()];
         fail(&[&["leave", "--coordinator", &address], &who[..]].concat()).await
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        for pid in pids(&self.path("starts")).into_iter().chain(pids(&self.path("more"))) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
     }
 }
 
@@ -91,7 +58,7 @@ fn freed(message: &AgentMessage) -> bool {
 
 /// An agent whose worker runs one job and has lost its wrapper.
 async fn without_wrapper(
-    fixture: &Fixture,
+    fixture: &WorkerFolder,
     coordinator: &Coordinator,
     more: &[&str],
 ) -> (Agent, Pid) {
@@ -103,7 +70,7 @@ async fn without_wrapper(
 
 /// The same with a worker that has left the process group; none where no cgroup can be made here.
 async fn left_by_wrapper(
-    fixture: &Fixture,
+    fixture: &WorkerFolder,
     coordinator: &Coordinator,
     more: &[&str],
 ) -> Option<(Agent, Pid)> {
@@ -121,14 +88,14 @@ async fn left_by_wrapper(
 
 /// An agent whose worker runs one job, its wrapper, and its worker.
 async fn with_job(
-    fixture: &Fixture,
+    fixture: &WorkerFolder,
     coordinator: &Coordinator,
     more: &[&str],
     worker: &str,
 ) -> (Agent, Pid, Pid) {
     coordinator.pool(2);
-    let agent = fixture.agent(coordinator, more, worker).await;
-    let (wrapper, worker) = fixture.started(1).await;
+    let agent = fixture.wrapped(coordinator, more, worker).await;
+    let (wrapper, worker) = fixture.pair(1).await;
     agent.pool(2).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     coordinator.hear_count(2, 1).await;
@@ -157,7 +124,7 @@ async fn ends_with_its_agent(mut agent: Agent, worker: Pid) {
 async fn a_worker_restarts_only_when_its_process_group_is_empty() {
     for more in [&["--restart", "always"][..], &["--restart", "on-failure"]] {
         for dies_with_agent in [&[][..], &["--child-kill-on-parent-death"]] {
-            let fixture = Fixture::new();
+            let fixture = WorkerFolder::new();
             let coordinator = Coordinator::start().await;
             let more = [more, dies_with_agent].concat();
             let (agent, worker) = without_wrapper(&fixture, &coordinator, &more).await;
@@ -167,9 +134,9 @@ async fn a_worker_restarts_only_when_its_process_group_is_empty() {
             assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
             coordinator.hear_count(2, 2).await;
             assert_eq!(coordinator.count(freed), 0, "its slots were freed while it ran");
-            assert_eq!(fixture.starts(), 1);
+            assert_eq!(fixture.pairs(), 1);
             kill(worker);
-            fixture.started(2).await;
+            fixture.pair(2).await;
             coordinator.hear_count(2, 0).await;
             assert!(fixture.ran_alone(), "{}", agent.log.text());
         }
@@ -178,7 +145,7 @@ async fn a_worker_restarts_only_when_its_process_group_is_empty() {
 
 #[tokio::test]
 async fn an_agent_leaves_only_when_the_process_group_is_empty() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let (mut agent, worker) = without_wrapper(&fixture, &coordinator, &[]).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
@@ -191,7 +158,7 @@ async fn an_agent_leaves_only_when_the_process_group_is_empty() {
 
 #[tokio::test]
 async fn the_leave_command_refuses_while_the_process_group_is_not_empty() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let (mut agent, worker) = without_wrapper(&fixture, &coordinator, &[]).await;
     agent.kill().await;
@@ -209,22 +176,22 @@ async fn the_leave_command_refuses_while_the_process_group_is_not_empty() {
 
 #[tokio::test]
 async fn a_successor_adopts_the_process_group_and_keeps_it_when_its_wrapper_exits_later() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--restart", "always"];
     let (mut agent, worker) = without_wrapper(&fixture, &coordinator, &more).await;
     agent.kill().await;
-    let mut agent = fixture.agent(&coordinator, &more, FOREVER).await;
+    let mut agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
     agent.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 1).await;
-    assert!(runs(worker) && fixture.starts() == 1);
+    assert!(runs(worker) && fixture.pairs() == 1);
     kill(worker);
-    let (wrapper, worker) = fixture.started(2).await;
+    let (wrapper, worker) = fixture.pair(2).await;
     coordinator.hear_count(2, 0).await;
 
     // This wrapper runs when its agent is killed, and exits afterwards.
     agent.kill().await;
-    let agent = fixture.agent(&coordinator, &more, FOREVER).await;
+    let agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
     agent.log.line("adopts it").await;
     agent.pool(2).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
@@ -236,23 +203,23 @@ async fn a_successor_adopts_the_process_group_and_keeps_it_when_its_wrapper_exit
     coordinator.hear_count(2, 2).await;
     assert_eq!(coordinator.count(freed), 0, "its slots were freed while it ran");
     kill(worker);
-    fixture.started(3).await;
+    fixture.pair(3).await;
     assert!(fixture.ran_alone(), "{}", agent.log.text());
 }
 
 #[tokio::test]
 async fn the_watchdog_kills_the_process_group_also_without_its_first_process() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-kill-on-parent-death", "--restart", "always"];
     let (agent, worker) = without_wrapper(&fixture, &coordinator, &more).await;
     ends_with_its_agent(agent, worker).await;
-    assert_eq!(fixture.starts(), 1);
+    assert_eq!(fixture.pairs(), 1);
 }
 
 #[tokio::test]
 async fn a_drain_ends_the_process_group_also_without_its_first_process() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let (agent, worker) = without_wrapper(&fixture, &coordinator, &[]).await;
     ends_by_a_drain(agent, worker).await;
@@ -260,7 +227,7 @@ async fn a_drain_ends_the_process_group_also_without_its_first_process() {
 
 #[tokio::test]
 async fn a_worker_that_leaves_the_process_group_is_still_the_worker() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--restart", "always"];
     let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
@@ -274,18 +241,18 @@ async fn a_worker_that_leaves_the_process_group_is_still_the_worker() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("still runs: stop it first"), "{said}");
 
-    let agent = fixture.agent(&coordinator, &more, LEAVES).await;
+    let agent = fixture.wrapped(&coordinator, &more, LEAVES).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
-    assert!(runs(worker) && fixture.starts() == 1);
+    assert!(runs(worker) && fixture.pairs() == 1);
     kill(worker);
-    fixture.started(2).await;
+    fixture.pair(2).await;
     coordinator.hear_count(2, 0).await;
     assert!(fixture.ran_alone(), "{}", agent.log.text());
 }
 
 #[tokio::test]
 async fn a_drain_ends_a_worker_that_has_left_the_process_group() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let Some((agent, worker)) = left_by_wrapper(&fixture, &coordinator, &[]).await else {
         return;
@@ -295,7 +262,7 @@ async fn a_drain_ends_a_worker_that_has_left_the_process_group() {
 
 #[tokio::test]
 async fn the_watchdog_kills_a_worker_that_has_left_the_process_group() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-kill-on-parent-death"];
     let Some((agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
@@ -307,7 +274,7 @@ async fn the_watchdog_kills_a_worker_that_has_left_the_process_group() {
 /// A build daemon, for instance, which the next worker uses as well.
 #[tokio::test]
 async fn without_a_cgroup_what_leaves_the_process_group_is_left_alone() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-no-cgroup"];
     let (mut agent, wrapper, worker) = with_job(&fixture, &coordinator, &more, LEAVES).await;
@@ -323,11 +290,11 @@ async fn waits_for_what_ignores_sigterm_and_kills_it_only_with_the_option() {
     let coordinator = Coordinator::start().await;
     let deaf = "(trap '' TERM; touch deaf; exec sleep 600)";
     for kills in [true, false] {
-        let fixture = Fixture::new();
+        let fixture = WorkerFolder::new();
         let option: &[&str] = if kills { &["--child-kill"] } else { &[] };
         let more = [&["--child-grace", "50ms"], option].concat();
-        let mut agent = fixture.agent(&coordinator, &more, deaf).await;
-        let (_, worker) = fixture.started(1).await;
+        let mut agent = fixture.wrapped(&coordinator, &more, deaf).await;
+        let (_, worker) = fixture.pair(1).await;
         until("it ignores SIGTERM", || fixture.path("deaf").exists()).await;
         agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
         agent.signal(Signal::TERM);
@@ -345,26 +312,26 @@ async fn waits_for_what_ignores_sigterm_and_kills_it_only_with_the_option() {
 /// its drain, and the rest stays recorded.
 #[tokio::test]
 async fn what_a_drained_agent_leaves_running_stays_recorded() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-signal", "process"];
-    let mut agent = fixture.agent(&coordinator, &more, FOREVER).await;
-    let (_, worker) = fixture.started(1).await;
+    let mut agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
+    let (_, worker) = fixture.pair(1).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));
     assert!(runs(worker));
     let (code, said) = fixture.leave(&coordinator).await;
     assert!(code == Some(1) && said.contains("still runs: stop it first"), "{said}");
-    let agent = fixture.agent(&coordinator, &more, FOREVER).await;
+    let agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
-    assert!(runs(worker) && fixture.starts() == 1, "{}", agent.log.text());
+    assert!(runs(worker) && fixture.pairs() == 1, "{}", agent.log.text());
 }
 
 /// The kernel shows such a process as a zombie, although its other threads work.
 #[tokio::test]
 async fn a_worker_whose_main_thread_has_ended_runs() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let program = fixture.path("worker.py");
     let text = "import ctypes, os, threading, time\n\
@@ -377,30 +344,30 @@ async fn a_worker_whose_main_thread_has_ended_runs() {
                 ctypes.CDLL(None).pthread_exit(None)\n";
     std::fs::write(&program, text).unwrap();
     let more = ["--restart", "always"];
-    let mut agent = fixture.agent(&coordinator, &more, "exec python3 worker.py").await;
-    let (wrapper, worker) = fixture.started(1).await;
+    let mut agent = fixture.wrapped(&coordinator, &more, "exec python3 worker.py").await;
+    let (wrapper, worker) = fixture.pair(1).await;
     until("its main thread has ended", || fixture.path("threads").exists()).await;
     agent.kill().await;
     kill(wrapper);
     until("it has ended", || !runs(wrapper)).await;
-    let agent = fixture.agent(&coordinator, &more, FOREVER).await;
+    let agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
-    assert_eq!(fixture.starts(), 1);
+    assert_eq!(fixture.pairs(), 1);
     kill(worker);
-    fixture.started(2).await;
+    fixture.pair(2).await;
     assert!(fixture.ran_alone(), "{}", agent.log.text());
 }
 
 /// The signal that announces a change killed the wrapper, so no further one reaches the worker.
 #[tokio::test]
 async fn releases_no_stream_whose_end_it_cannot_announce_to_the_worker() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let path = fixture.path("config.yml").display().to_string();
     let adapter = ["--adapter", "file", "--file-path", &path, "--file-settle", "10ms"];
     let more = [&adapter[..], &["--file-signal", "USR1"]].concat();
-    let agent = fixture.agent(&coordinator, &more, FOREVER).await;
-    let (_, worker) = fixture.started(1).await;
+    let agent = fixture.wrapped(&coordinator, &more, FOREVER).await;
+    let (_, worker) = fixture.pair(1).await;
     let token = coordinator.grant("cars", "a", true);
     agent.log.line(WAITS).await;
     coordinator.revoke("cars", "a");

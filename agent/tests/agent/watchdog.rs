@@ -4,54 +4,15 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{AGENT, Agent, pids, read, runs, until};
+use super::process::{AGENT, Agent, read, runs, until};
+use super::worker_folder::WorkerFolder;
 
 const BOUND: &str = "--child-kill-on-parent-death";
-
-/// A folder for an agent's state and its worker.
-struct Fixture {
-    dir: tempfile::TempDir,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// An agent that runs this script, which adds the process ids of the worker to `starts`.
-    async fn agent(&self, coordinator: &Coordinator, more: &[&str], script: &str) -> Agent {
-        let script = format!("cd {}; {script}", self.dir.path().display());
-        let state = self.path("state").display().to_string();
-        let args = [&["--state-dir", &state], more, &["--", "sh", "-c", &script]].concat();
-        Agent::start(coordinator, &args).await
-    }
-
-    /// Waits for as many process ids.
-    async fn started(&self, count: usize) -> Vec<Pid> {
-        let all = || pids(&self.path("starts"));
-        until("it runs", || all().len() >= count && read(&self.path("starts")).ends_with('\n'))
-            .await;
-        all()
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        for pid in pids(&self.path("starts")) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-}
 
 const WORKER: &str = "echo $$ >> starts; exec sleep 600";
 
@@ -82,10 +43,10 @@ async fn kill_agent(agent: &mut Agent) {
 
 #[tokio::test]
 async fn replaces_a_stopped_watchdog() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let mut agent = fixture.agent(&coordinator, &[BOUND], WORKER).await;
-    let worker = fixture.started(1).await[0];
+    let worker = fixture.until_started(1).await[0];
     let [watchdog] = watchdogs(&agent)[..] else { panic!("one watchdog") };
     kill_process(watchdog, Signal::STOP).unwrap();
     replaced(&agent, watchdog).await;
@@ -96,15 +57,15 @@ async fn replaces_a_stopped_watchdog() {
 
 #[tokio::test]
 async fn a_watchdog_that_is_stopped_while_the_worker_restarts_is_replaced() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let more = [BOUND, "--restart", "always"];
     let mut agent = fixture.agent(&coordinator, &more, WORKER).await;
-    let worker = fixture.started(1).await[0];
+    let worker = fixture.until_started(1).await[0];
     let [watchdog] = watchdogs(&agent)[..] else { panic!("one watchdog") };
     kill_process(watchdog, Signal::STOP).unwrap();
     kill(worker);
-    let worker = fixture.started(2).await[1];
+    let worker = fixture.until_started(2).await[1];
     until("the first watchdog has ended", || !runs(watchdog)).await;
     kill_agent(&mut agent).await;
     until("the new watchdog has killed it", || !runs(worker)).await;
@@ -112,11 +73,11 @@ async fn a_watchdog_that_is_stopped_while_the_worker_restarts_is_replaced() {
 
 #[tokio::test]
 async fn replaces_the_watchdog_of_an_adopted_group_without_its_first_process() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let wrapper = "sleep 600 & echo $$ $! >> starts; wait; true";
     let mut agent = fixture.agent(&coordinator, &[], wrapper).await;
-    let [first, worker] = fixture.started(2).await[..] else { panic!("two processes") };
+    let [first, worker] = fixture.until_started(2).await[..] else { panic!("two processes") };
     kill_agent(&mut agent).await;
     kill(first);
     until("it has ended", || !runs(first)).await;
@@ -134,10 +95,10 @@ async fn replaces_the_watchdog_of_an_adopted_group_without_its_first_process() {
 /// The agent is stopped, so that it cannot replace its watchdog in time.
 #[tokio::test]
 async fn the_worker_ends_with_its_agent_if_the_watchdog_ends_just_before() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let mut agent = fixture.agent(&coordinator, &[BOUND], WORKER).await;
-    let worker = fixture.started(1).await[0];
+    let worker = fixture.until_started(1).await[0];
     let [watchdog] = watchdogs(&agent)[..] else { panic!("one watchdog") };
     agent.signal(Signal::STOP);
     kill(watchdog);
@@ -148,24 +109,24 @@ async fn the_worker_ends_with_its_agent_if_the_watchdog_ends_just_before() {
 
 #[tokio::test]
 async fn starts_programs_although_the_watchdog_was_stopped() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
-    let script = format!("cd {}; {WORKER}", fixture.dir.path().display());
+    let script = fixture.script(WORKER);
     let command = ["--adapter", "process", "--", "sh", "-c", &script];
     let agent = Agent::start(&coordinator, &command).await;
     coordinator.grant("cars", "a", true);
-    let program = fixture.started(1).await[0];
+    let program = fixture.until_started(1).await[0];
     let [watchdog] = watchdogs(&agent)[..] else { panic!("one watchdog") };
     kill_process(watchdog, Signal::STOP).unwrap();
     coordinator.grant("cars", "b", true);
-    fixture.started(2).await;
+    fixture.until_started(2).await;
     replaced(&agent, watchdog).await;
     assert!(runs(program), "{}", agent.log.text());
 }
 
 /// A launcher of an agent that was killed before it had sent the message, stopped; and the end of
 /// its socket, which keeps it from exiting.
-fn stopped_launcher(fixture: &Fixture) -> (std::process::Child, Pid, UnixStream) {
+fn stopped_launcher(fixture: &WorkerFolder) -> (std::process::Child, Pid, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut command = Command::new(AGENT);
     command.arg0("leasehold-launcher").args(["sh", "-c", "true"]);
@@ -185,7 +146,7 @@ fn stopped_launcher(fixture: &Fixture) -> (std::process::Child, Pid, UnixStream)
 #[tokio::test]
 async fn an_agent_that_waits_for_a_stopped_launcher_handles_sigterm() {
     for signals in [&[Signal::TERM][..], &[Signal::INT, Signal::INT], &[Signal::QUIT]] {
-        let fixture = Fixture::new();
+        let fixture = WorkerFolder::new();
         let coordinator = Coordinator::start().await;
         let (mut launcher, pid, _socket) = stopped_launcher(&fixture);
         let mut agent = fixture.agent(&coordinator, &[], WORKER).await;
@@ -204,7 +165,7 @@ async fn an_agent_that_waits_for_a_stopped_launcher_handles_sigterm() {
 
 #[tokio::test]
 async fn starts_the_worker_once_a_stopped_launcher_has_ended() {
-    let fixture = Fixture::new();
+    let fixture = WorkerFolder::new();
     let coordinator = Coordinator::start().await;
     let (mut launcher, pid, socket) = stopped_launcher(&fixture);
     let agent = fixture.agent(&coordinator, &[BOUND], WORKER).await;
@@ -215,5 +176,5 @@ async fn starts_the_worker_once_a_stopped_launcher_has_ended() {
     until("the launcher has ended", || !runs(pid)).await;
     launcher.wait().unwrap();
     agent.log.line("child started").await;
-    assert!(runs(fixture.started(1).await[0]), "{}", agent.log.text());
+    assert!(runs(fixture.until_started(1).await[0]), "{}", agent.log.text());
 }
