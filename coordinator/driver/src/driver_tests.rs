@@ -257,7 +257,7 @@ async fn a_hanging_driver_is_stalled_until_it_makes_progress_again() {
     drop(occupied);
     let recovered = async {
         while driver.port.progress.is_stalled() {
-            sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     };
     timeout(LONG, recovered).await.expect("the driver makes progress again");

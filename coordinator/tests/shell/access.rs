@@ -16,7 +16,7 @@ use tonic::{Code, Request};
 
 use crate::agent::{Agent, connect, connect_without_window};
 use crate::http::reaches;
-use crate::replica::{LONG, Replica, desired, options, soon};
+use crate::replica::{LONG, Replica, desired, options, soon, until};
 
 /// A replica whose access requests the test answers.
 async fn replica() -> (Replica, mpsc::Receiver<AccessRequest>) {
@@ -37,13 +37,13 @@ async fn leading() -> (Replica, mpsc::Receiver<AccessRequest>) {
     let mut status = AdminServiceClient::new(connect(replica.grpc).await);
     let mut asked = asked;
     // Once the driver knows that it leads, hellos are authenticated.
-    loop {
+    until(async || {
         let call = status.get_status(GetStatusRequest {});
         let (answer, ()) = tokio::join!(call, grant_one(&mut asked));
-        if answer.expect("a status").into_inner().leads {
-            return (replica, asked);
-        }
-    }
+        answer.expect("a status").into_inner().leads.then_some(())
+    })
+    .await;
+    (replica, asked)
 }
 
 async fn grant_one(asked: &mut mpsc::Receiver<AccessRequest>) {
@@ -133,15 +133,14 @@ async fn an_unauthenticated_session_does_not_count_as_a_session() {
 async fn a_standby_redirects_agents_without_authenticating_them() {
     let (replica, mut asked) = replica().await;
     replica.depose("leader.example:7400").await;
-    let mut agent = loop {
+    let mut agent = until(async || {
         let mut agent = say_hello(replica.grpc, "nonsense").await;
         let (reason, refusal) = agent.refusal().await;
         assert_eq!(reason, RefusalReason::NotLeader);
         // The driver may not know the leader yet.
-        if refusal.leader_address == "leader.example:7400" {
-            break agent;
-        }
-    };
+        (refusal.leader_address == "leader.example:7400").then_some(agent)
+    })
+    .await;
     assert!(agent.next().await.expect("a clean end").is_none());
     assert!(asked.try_recv().is_err(), "the platform was asked");
 }

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::agent::{Agent, connect};
-use crate::replica::{PATIENCE, Replica, desired, soon};
+use crate::replica::{PATIENCE, Replica, desired, until};
 
 /// How many times a worker is drained and declared gone, one after the other.
 const ORDERS: usize = 200;
@@ -176,14 +176,11 @@ async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
     refused(answer, Code::FailedPrecondition, "w-0");
     drop(agent);
     let worker = || GetWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
-    let incarnation = soon(async {
-        loop {
-            let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
-            let found = found.expect("a worker");
-            if found.presence() != Presence::Connected {
-                break found.incarnation.expect("it has reported");
-            }
-        }
+    let incarnation = until(async || {
+        let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+        let found = found.expect("a worker");
+        (found.presence() != Presence::Connected)
+            .then(|| found.incarnation.expect("it has reported"))
     })
     .await;
     for other in [0, incarnation + 1] {
@@ -218,11 +215,11 @@ async fn queries_after_an_orders_answer_show_its_effect() {
         assert!(!found.drain_ordered, "order {number}: {found:?}");
         let incarnation = found.incarnation.expect("it has reported");
         drop(agent);
-        let connected = async |mut admin: AdminServiceClient<Channel>| {
+        until(async || {
             let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
-            found.expect("a worker").presence() == Presence::Connected
-        };
-        soon(async { while connected(admin.clone()).await {} }).await;
+            (found.expect("a worker").presence() != Presence::Connected).then_some(())
+        })
+        .await;
         let request = DeclareWorkerGoneRequest {
             cluster: cluster(),
             worker: name.clone(),
@@ -316,13 +313,9 @@ async fn few_plans_are_made_at_once_and_other_calls_are_answered_meanwhile() {
     }
     replica.send(Event::Desired(Arc::new(many))).await;
     let mut admin = admin(&replica).await;
-    soon(async {
-        loop {
-            let clusters = admin.list_clusters(ListClustersRequest {}).await.expect("a list");
-            if clusters.get_ref().clusters[0].streams == 60_000 {
-                break;
-            }
-        }
+    until(async || {
+        let clusters = admin.list_clusters(ListClustersRequest {}).await.expect("a list");
+        (clusters.get_ref().clusters[0].streams == 60_000).then_some(())
     })
     .await;
     let mut plans = JoinSet::new();

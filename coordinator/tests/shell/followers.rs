@@ -7,21 +7,16 @@ use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
 use tonic::transport::Channel;
 
 use crate::agent::connect;
-use crate::replica::{Replica, soon};
+use crate::replica::{Replica, until};
 
 /// Waits until a replica lists these addresses.
 async fn lists(admin: &mut AdminServiceClient<Channel>, mut wanted: Vec<String>) {
     wanted.sort();
-    soon(async {
-        loop {
-            let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
-            let replicas = status.into_inner().replicas;
-            let addresses: Vec<_> = replicas.iter().map(|one| one.address.clone()).collect();
-            if addresses == wanted {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+    until(async || {
+        let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
+        let replicas = status.into_inner().replicas;
+        let addresses: Vec<_> = replicas.iter().map(|one| one.address.clone()).collect();
+        (addresses == wanted).then_some(())
     })
     .await;
 }

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request};
 
 use crate::agent::{Agent, connect};
-use crate::replica::{LONG, Replica, desired, options, soon};
+use crate::replica::{LONG, Replica, desired, options, soon, until};
 use crate::tls::Pki;
 
 type Admin = AdminServiceClient<Channel>;
@@ -30,14 +30,10 @@ async fn standby(options: Options, leader: &str) -> Replica {
 
 /// Waits until a replica knows that this is the leader's address.
 async fn knows(admin: &mut Admin, leader: &str) {
-    soon(async {
-        loop {
-            let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
-            assert!(!status.get_ref().leads);
-            if status.get_ref().leader_address == leader {
-                break;
-            }
-        }
+    until(async || {
+        let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
+        assert!(!status.get_ref().leads);
+        (status.get_ref().leader_address == leader).then_some(())
     })
     .await;
 }

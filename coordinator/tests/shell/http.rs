@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::agent::Agent;
-use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
+use crate::replica::{LONG, PATIENCE, Replica, desired, options, until};
 
 /// The status and the body of a GET.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
@@ -29,11 +29,11 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 /// Waits until a series is there, and at least this.
 pub(crate) async fn reaches(http: SocketAddr, name: &str, least: f64) {
-    let is_reached = async || {
+    until(async || {
         let all = series(http).await;
-        all.iter().any(|(series, value)| series == name && *value >= least)
-    };
-    soon(async { while !is_reached().await {} }).await;
+        all.iter().any(|(series, value)| series == name && *value >= least).then_some(())
+    })
+    .await;
 }
 
 /// The value of a series.
@@ -46,14 +46,11 @@ async fn series(http: SocketAddr) -> Vec<(String, f64)> {
     parse(&get(http, "/metrics").await.1)
 }
 
-async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
-    soon(async {
-        loop {
-            let (status, body) = get(address, path).await;
-            if status == wanted.0 && body.contains(wanted.1) {
-                return;
-            }
-        }
+/// Waits until this is answered.
+async fn answers(address: SocketAddr, path: &str, wanted: (u16, &str)) {
+    until(async || {
+        let (status, body) = get(address, path).await;
+        (status == wanted.0 && body.contains(wanted.1)).then_some(())
     })
     .await;
 }
@@ -67,20 +64,21 @@ async fn readiness_needs_manifests_and_a_role_and_liveness_does_not() {
     assert_eq!(status, 503);
     assert!(why.contains("manifests"), "{why}");
     replica.send(Event::Desired(Arc::new(desired()))).await;
-    until(replica.http, "/readyz", (503, "leader is not known")).await;
+    answers(replica.http, "/readyz", (503, "leader is not known")).await;
     replica.depose("leader.example:7400").await;
-    until(replica.http, "/readyz", (200, "ok")).await;
+    answers(replica.http, "/readyz", (200, "ok")).await;
     replica.elect(1, LONG).await;
-    until(replica.http, "/readyz", (200, "ok")).await;
+    answers(replica.http, "/readyz", (200, "ok")).await;
 }
 
 #[tokio::test]
 async fn a_desired_state_that_is_not_confirmed_is_shown_and_keeps_the_replica_ready() {
     let replica = Replica::leading().await;
-    until(replica.http, "/readyz", (200, "ok\n")).await;
+    answers(replica.http, "/readyz", (200, "ok\n")).await;
     assert_eq!(count(replica.http, "leasehold_desired_state_age_seconds").await, 0.0);
     replica.freshness.send_replace(Freshness::confirmed(Moment(0)).troubled("no answer".into()));
-    until(replica.http, "/readyz", (200, "ok, but the desired state has not been confirmed")).await;
+    answers(replica.http, "/readyz", (200, "ok, but the desired state has not been confirmed"))
+        .await;
     let (_, body) = get(replica.http, "/readyz").await;
     assert!(body.ends_with("no answer\n"), "{body}");
     reaches(replica.http, "leasehold_desired_state_age_seconds", 15.0).await;
@@ -165,7 +163,7 @@ async fn problems_of_manifests_are_a_metric() {
         due: None,
     };
     replica.problems.send_replace(Arc::new(vec![problem]));
-    until(replica.http, "/metrics", (200, "leasehold_manifest_problems 1\n")).await;
+    answers(replica.http, "/metrics", (200, "leasehold_manifest_problems 1\n")).await;
     replica.problems.send_replace(Arc::default());
-    until(replica.http, "/metrics", (200, "leasehold_manifest_problems 0\n")).await;
+    answers(replica.http, "/metrics", (200, "leasehold_manifest_problems 0\n")).await;
 }

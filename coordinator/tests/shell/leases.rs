@@ -10,7 +10,7 @@ use leasehold_types::Epoch;
 use tonic::Code;
 
 use crate::agent::{Agent, connect, hello};
-use crate::replica::{LONG, Replica, Store, desired, options, soon};
+use crate::replica::{LONG, Replica, Store, desired, options, soon, until};
 
 #[tokio::test]
 async fn an_agent_that_joins_is_granted_slots_and_streams() {
@@ -55,17 +55,13 @@ async fn a_standby_names_the_leader() {
     let replica = Replica::start(options()).await;
     replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.depose("leader.example:7400").await;
-    let leader = soon(async {
-        loop {
-            let mut agent = Agent::dial(replica.grpc).await;
-            agent.say_hello("crawl", "w-0").await;
-            let (reason, refusal) = agent.refusal().await;
-            assert_eq!(reason, RefusalReason::NotLeader);
-            // The replica may not know the leader yet at the first hello.
-            if !refusal.leader_address.is_empty() {
-                break refusal.leader_address;
-            }
-        }
+    let leader = until(async || {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_hello("crawl", "w-0").await;
+        let (reason, refusal) = agent.refusal().await;
+        assert_eq!(reason, RefusalReason::NotLeader);
+        // The replica may not know the leader yet at the first hello.
+        Some(refusal.leader_address).filter(|address| !address.is_empty())
     });
     assert_eq!(leader.await, "leader.example:7400");
 }

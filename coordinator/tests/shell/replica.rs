@@ -19,16 +19,32 @@ use leasehold_manifest::Problem;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName, TermId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long a test waits before it fails; no test asserts a duration with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
 /// The output of `work`, which must come in time.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
     timeout(PATIENCE, work).await.expect("it did not come to that in time")
+}
+
+/// Polls `ask` until it returns a value, which must come in time.
+pub(crate) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    soon(async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            sleep(POLL).await;
+        }
+    })
+    .await
 }
 
 pub(crate) struct Replica {

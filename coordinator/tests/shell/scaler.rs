@@ -17,7 +17,7 @@ use tonic::{Code, Response, Status, Streaming};
 
 use crate::agent::connect;
 use crate::http::get;
-use crate::replica::{LONG, Replica, options, soon};
+use crate::replica::{LONG, Replica, options, soon, until};
 
 type Scaler = ExternalScalerClient<Channel>;
 
@@ -88,10 +88,9 @@ async fn leading(desired: Arc<Desired>) -> (Replica, Scaler) {
 
 /// Waits until the replica answers.
 async fn until_it_answers(scaler: &mut Scaler) {
-    soon(async {
-        while let Err(status) = scaler.is_active(object("docs")).await {
-            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-        }
+    until(async || {
+        let answer = scaler.is_active(object("docs")).await;
+        answer.map_err(|status| assert_eq!(status.code(), Code::Unavailable, "{status:?}")).ok()
     })
     .await;
 }
@@ -142,8 +141,9 @@ async fn each_call_answers_with_the_demand_for_the_class() {
         let active = scaler.is_active(object("docs")).await.expect("an answer").into_inner();
         assert!(active.result);
         replica.send(Event::Desired(desired(namespace, 0))).await;
-        soon(async {
-            while scaler.is_active(object("docs")).await.expect("an answer").into_inner().result {}
+        until(async || {
+            let active = scaler.is_active(object("docs")).await.expect("an answer").into_inner();
+            (!active.result).then_some(())
         })
         .await;
         assert_eq!(value(&mut scaler, "workerclass_request").await.expect("a value"), 0.0);

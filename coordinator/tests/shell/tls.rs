@@ -3,7 +3,6 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
@@ -13,12 +12,12 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use crate::agent::Agent;
 use crate::http::get;
-use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
+use crate::replica::{LONG, PATIENCE, Replica, desired, options, until};
 
 /// An authority, and what it has signed, as files and as PEM.
 pub(crate) struct Pki {
@@ -226,12 +225,7 @@ async fn new_connections_get_the_certificate_that_replaces_one_and_sessions_go_o
     connect(&replica, &first.pem(), None).await.expect("the old certificate");
 
     mount.swap(&cert, &key);
-    soon(async {
-        while connect(&replica, &second.pem(), None).await.is_err() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until(async || connect(&replica, &second.pem(), None).await.ok()).await;
     assert!(
         connect(&replica, &first.pem(), None).await.is_err(),
         "the old certificate is still served"

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::agent::connect;
-use crate::replica::{LONG, Replica, desired, options, soon};
+use crate::replica::{LONG, Replica, desired, options, soon, until};
 
 /// Streams of the cluster, so that a plan takes a while.
 const STREAMS: usize = 60_000;
@@ -60,7 +60,7 @@ async fn the_accounts_of_a_namespace_that_plan_all_the_time_leave_a_place_for_ot
     replica.send(Event::Desired(Arc::new(many))).await;
     replica.elect(1, LONG).await;
     let mut admin = AdminServiceClient::new(connect(replica.grpc).await);
-    soon(async { while plan(&mut admin, "bob").await.is_err() {} }).await;
+    until(async || plan(&mut admin, "bob").await.ok()).await;
 
     let mut planners = JoinSet::new();
     let (refusals, mut refused) = mpsc::channel(1);
