@@ -5,12 +5,14 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold_demo::clock::POLL;
 use leasehold_demo::ports::free_ports;
 
 use crate::toolbox;
@@ -31,20 +33,6 @@ pub fn give_up() {
 #[must_use]
 pub fn is_given_up() -> bool {
     GIVEN_UP.load(Ordering::Relaxed)
-}
-
-/// The shortest interval between two polls.
-const LOOK: Duration = Duration::from_millis(20);
-/// The longest.
-const LOOK_MAX: Duration = Duration::from_secs(1);
-/// A wait may take longer by one part in this many, for the sake of fewer polls.
-const LOOKS_PER_WAIT: u32 = 8;
-
-/// The time until the next poll, after one that has taken so long, and a wait of this time: a poll
-/// that starts a program, such as kubectl, leaves two thirds of the time to what it waits for, and
-/// what takes long is polled less often.
-fn pause(took: Duration, waited: Duration) -> Duration {
-    (2 * took).max(waited / LOOKS_PER_WAIT).clamp(LOOK, LOOK_MAX)
 }
 
 /// A child process with its log.
@@ -122,14 +110,8 @@ impl Process {
     /// # Panics
     /// After [`HANG`].
     pub fn wait(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.ended() {
-                return status;
-            }
-            assert!(begun.elapsed() < HANG, "process {} does not end:\n{}", self.id(), self.log());
-            std::thread::sleep(LOOK);
-        }
+        within(HANG, || self.ended())
+            .unwrap_or_else(|| panic!("process {} does not end:\n{}", self.id(), self.log()))
     }
 }
 
@@ -304,6 +286,52 @@ pub fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], ports[0]))
 }
 
+/// The longest interval between two polls; [`POLL`] is the shortest.
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// A wait may take longer by one part in this many, for the sake of fewer polls.
+const POLLS_PER_WAIT: u32 = 8;
+
+/// Polls once: the answer, `None` after `most`, or the time until the next poll. A poll that starts
+/// a program, such as kubectl, leaves two thirds of the time to what it waits for, and what takes
+/// long is polled less often.
+fn poll<T>(
+    begun: Instant,
+    most: Duration,
+    ask: &mut impl FnMut() -> Option<T>,
+) -> ControlFlow<Option<T>, Duration> {
+    let asked = Instant::now();
+    match ask() {
+        Some(answer) => ControlFlow::Break(Some(answer)),
+        None if begun.elapsed() >= most => ControlFlow::Break(None),
+        None => {
+            let pause = (2 * asked.elapsed()).max(begun.elapsed() / POLLS_PER_WAIT);
+            ControlFlow::Continue(pause.clamp(POLL, POLL_MAX))
+        }
+    }
+}
+
+/// Polls `ask` until it returns a value; `None` after `most`.
+pub fn within<T>(most: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        match poll(begun, most, &mut ask) {
+            ControlFlow::Break(answer) => return answer,
+            ControlFlow::Continue(pause) => std::thread::sleep(pause),
+        }
+    }
+}
+
+/// [`within`] for a task, which can be cancelled between two polls.
+pub async fn soon_within<T>(most: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        match poll(begun, most, &mut ask) {
+            ControlFlow::Break(answer) => return answer,
+            ControlFlow::Continue(pause) => tokio::time::sleep(pause).await,
+        }
+    }
+}
+
 /// Polls `ask` until it returns a value.
 ///
 /// # Panics
@@ -317,15 +345,9 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// # Panics
 /// After [`HANG`], with `what` and the last error.
 pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let begun = Instant::now();
-    loop {
-        let asked = Instant::now();
-        match ask() {
-            Ok(answer) => return answer,
-            Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
-        }
-        std::thread::sleep(pause(asked.elapsed(), begun.elapsed()));
-    }
+    let mut last = None;
+    let answer = within(HANG, || ask().map_err(|error| last = Some(error)).ok());
+    answer.unwrap_or_else(|| timed_out(what, last))
 }
 
 /// [`eventually`] for a task, which can be cancelled between two polls.
@@ -341,13 +363,20 @@ pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// # Panics
 /// After [`HANG`], with `what` and the last error.
 pub async fn soon_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let mut last = None;
+    let answer = soon_within(HANG, || ask().map_err(|error| last = Some(error)).ok()).await;
+    answer.unwrap_or_else(|| timed_out(what, last))
+}
+
+fn timed_out(what: &str, last: Option<impl Display>) -> ! {
+    panic!("timed out waiting for {what}: {}", last.expect("every poll has failed"))
+}
+
+/// Checks at every poll, for all of `span`, what must hold throughout.
+pub fn throughout(span: Duration, mut check: impl FnMut()) {
     let begun = Instant::now();
-    loop {
-        let asked = Instant::now();
-        match ask() {
-            Ok(answer) => return answer,
-            Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
-        }
-        tokio::time::sleep(pause(asked.elapsed(), begun.elapsed())).await;
+    while begun.elapsed() < span {
+        check();
+        std::thread::sleep(POLL);
     }
 }

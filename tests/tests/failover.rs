@@ -3,17 +3,16 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::command_line::CommandLine;
-use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, get};
+use tests::process::{
+    Agent, Coordinator, Process, Replica, eventually, free_address, get, throughout,
+};
 use tests::slow_disk::SlowDisk;
 use tests::toolbox;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(100);
 
 /// The epoch in the documented command.
 const NAMED_EPOCH: &str = "1764230400482913";
@@ -181,16 +180,14 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     // What a leader would grant this one at once.
     let other = first.agent("builds", "w-1", &["--coordinator", &addresses]);
     // Over this whole span no replica leads and nothing is granted.
-    let watched = Instant::now();
-    while watched.elapsed() < Duration::from_secs(4) {
+    throughout(Duration::from_secs(4), || {
         for http in [first.http, second.http] {
             let (_, metrics) = get(http, "/metrics").expect("it answers");
             assert!(metrics.contains("leasehold_leader 0"), "no replica leads");
         }
         let connected = lease(other.api).is_some_and(|lease| lease["connected"] == true);
         assert!(!connected, "{}", other.process.log());
-        std::thread::sleep(POLL);
-    }
+    });
     assert_eq!(grants(first.http), granted);
     assert_eq!(streams(&lease(agent.api).expect("it answers")), before, "its leases last");
 

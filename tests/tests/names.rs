@@ -4,17 +4,14 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::command_line::CommandLine;
 use tests::machine;
-use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Process, eventually, free_address, get, throughout};
 use tests::toolbox::{self, Missing};
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
 
 /// Each row of the table on names, by its first cell, and the test that shows it.
 const ROWS: [(&str, &str); 9] = [
@@ -93,11 +90,9 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     assert!(why.contains(" (host ") && why.contains(&process), "no {process:?}: {why}");
     assert!(why.contains("--take-over") && why.contains("--state-dir"), "{why}");
     // For longer than the first agent's leases last, nothing changes.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(5) {
+    throughout(Duration::from_secs(5), || {
         assert_eq!(streams(&first, 2).as_ref(), Some(&before), "the first keeps what it has");
-        std::thread::sleep(POLL);
-    }
+    });
     let said = second.process.log().matches("NameTaken").count();
     assert_eq!(said, 1, "it is said once:\n{}", second.process.log());
     assert!(!started.exists(), "COMMAND is not started");
@@ -150,11 +145,10 @@ fn an_agent_whose_name_is_taken_over_drains_and_its_slots_count_until_it_has_lef
     let second = start(folder, &address, "second", &["--take-over"]);
     eventually("a report of the second", || readiness(&second, 200, "ok"));
     // COMMAND takes no notice of SIGTERM, and its jobs run on.
-    for _ in 0..60 {
+    throughout(Duration::from_secs(3), || {
         assert_eq!(jobs(&first), Some(3), "{}", first.process.log());
         assert_eq!(pool(&second), Some(0), "the budget is in use:\n{}", second.process.log());
-        std::thread::sleep(POLL);
-    }
+    });
     let (_, listed) = get(coordinator.http, "/metrics").expect("it answers");
     assert!(listed.contains("leasehold_slots_committed{cluster=\"builds\"} 3"), "{listed}");
     std::fs::write(folder.join("end"), "").expect("a file");
@@ -178,10 +172,9 @@ fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name()
     drop(second);
     let second = start(folder, &address, "second", &["--take-over"]);
     eventually("a report of the second", || readiness(&second, 200, "ok"));
-    for _ in 0..40 {
+    throughout(Duration::from_secs(2), || {
         assert_eq!(pool(&second), Some(0), "{}", second.process.log());
-        std::thread::sleep(POLL);
-    }
+    });
     // The first one comes back, is known, and leaves once its jobs have ended.
     std::fs::write(folder.join("end"), "").expect("a file");
     first.process.signal(Signal::CONT);
@@ -233,11 +226,10 @@ fn the_jobs_of_a_lost_journal_count_until_the_worker_says_how_many_run() {
     let second = start(folder, &address, "first", &[]);
     eventually("its report", || readiness(&second, 200, "are unknown"));
     let committed = "leasehold_slots_committed{cluster=\"builds\"} 3";
-    for _ in 0..40 {
+    throughout(Duration::from_secs(2), || {
         let counted = metric(coordinator.http, committed);
         assert!(counted.is_some(), "{}", coordinator.process.log());
-        std::thread::sleep(POLL);
-    }
+    });
     std::fs::write(folder.join("end"), "").expect("COMMAND ends");
     let said = r#"{"start_id":"again","running":0}"#;
     let url = format!("http://{}/v1/start", second.api);

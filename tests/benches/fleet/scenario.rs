@@ -21,8 +21,8 @@ const JOBS_MAX: usize = 100;
 const BACK_MAX: Duration = Duration::from_secs(5);
 const BACK_AGENTS_MAX: usize = 2_000;
 const BACK_STREAMS_MAX: usize = 10_000;
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+/// The resolution of the time that a phase takes.
+const RESOLUTION: Duration = Duration::from_millis(5);
 
 /// How large a fleet is.
 #[derive(Clone, Copy, Debug)]
@@ -248,7 +248,7 @@ impl Scenario {
         let Plan { name, elections, moves_min, keeps_pools, time_max } = plan;
         let mut took = None;
         while took.is_none() && mark.begun.elapsed() < self.size.patience {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RESOLUTION).await;
             took = done(self).then(|| mark.begun.elapsed());
         }
         // A fixed wait: a needless move or a second election within it would be counted.

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(1);
+use crate::clock::POLL;
 
 /// The name of the hidden subcommand that runs a command which dies with its parent.
 pub const TETHER: &str = "tether";

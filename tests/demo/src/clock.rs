@@ -1,8 +1,11 @@
 //! The clocks of the demo. Workers and checker share one host, so their times compare.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// The interval between two polls of whatever is waited for.
+pub const POLL: Duration = Duration::from_millis(20);
 
 /// Nanoseconds of the clock that the workers' journals carry: it never jumps, and runs while
 /// the machine sleeps.

@@ -23,8 +23,7 @@ use crate::work::{Sources, Work};
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// How long a phase's end must last to count as stable.
 const STABLE_NS: u64 = 500_000_000;
-/// How often journals are read, and how often the admin API is asked and the table drawn.
-const TICK: Duration = Duration::from_millis(15);
+/// How often the admin API is asked and the table drawn; journals are read at each poll.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// That the user wants the demo to end.
@@ -177,7 +176,7 @@ impl Environment {
             if Instant::now() > deadline {
                 bail!("timed out after {WAIT_MAX:?} waiting for {what}: {}", self.state());
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(clock::POLL);
         }
     }
 

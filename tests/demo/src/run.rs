@@ -4,19 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::clock::POLL;
 use crate::environment::{Environment, Interrupted};
 use crate::fleet::{CLUSTER, Programs, SET, log_tail};
 use crate::report::{End, Findings};
 use crate::scenario::{self, Measured};
 use crate::work::Work;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
 
 /// The exit code after Ctrl-C, as shells count it.
 const INTERRUPTED: u8 = 130;

@@ -1,18 +1,17 @@
 //! `make chaos`: see [`tests::chaos`].
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use tests::chaos;
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit code after Ctrl-C, as shells count it.
 const INTERRUPTED: u8 = 130;
-/// Between two looks at the run.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs three coordinators and eight agents with their workers under faults: processes are killed
 /// and stopped, lines cut, slow and lossy, disks full and slow, manifests edited, workers' names
@@ -69,11 +68,12 @@ async fn outside(seed: u64, cli: &Cli) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut command = chaos::confined(&std::env::current_exe()?);
     command.args(["--seconds", &cli.seconds.to_string(), "--seed", &seed.to_string()]);
-    let mut child = command.arg("--confined").arg(folder.path()).spawn().context("setpriv")?;
+    command.arg("--confined").arg(folder.path());
+    let mut child = tokio::process::Command::from(command).spawn().context("setpriv")?;
     let status = tokio::select! {
-        status = ended(&mut child) => status?,
-        _ = interrupt.recv() => return given_up(&mut child),
-        _ = terminate.recv() => return given_up(&mut child),
+        status = child.wait() => status?,
+        _ = interrupt.recv() => return given_up(child).await,
+        _ = terminate.recv() => return given_up(child).await,
     };
     if status.success() {
         println!("chaos: seed {seed}: every promise was kept");
@@ -84,19 +84,9 @@ async fn outside(seed: u64, cli: &Cli) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-async fn ended(child: &mut Child) -> Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-}
-
 /// Ends the run with all its namespaces.
-fn given_up(child: &mut Child) -> Result<ExitCode> {
-    child.kill()?;
-    child.wait()?;
+async fn given_up(mut child: Child) -> Result<ExitCode> {
+    child.kill().await?;
     eprintln!("chaos: interrupted; every process is ended");
     Ok(ExitCode::from(INTERRUPTED))
 }

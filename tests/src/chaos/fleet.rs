@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use leasehold_demo::journal::{self, Event, Line, Writer};
@@ -13,16 +13,13 @@ use super::disks::Disks;
 use super::manifests::{self, cluster_of};
 use super::network::{address, command_on};
 use super::plan::{COORDINATORS, Claim, Disk, HOSTS, Host, NODES, SPARE, Target};
-use crate::process::{HANG, Process, eventually};
+use crate::process::{HANG, Process, eventually, within};
 use crate::toolbox;
 
 /// Where each worker asks its agent: on its own host's loopback.
 const API: &str = "127.0.0.1:7411";
 /// Where coordinators serve gRPC, and HTTP.
 const PORTS: [u16; 2] = [7400, 7401];
-
-/// Between two looks at a process that is to end.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The journal of what is done to the fleet.
 #[derive(Clone, Debug)]
@@ -219,13 +216,7 @@ impl Fleet {
         let (told, mut wrong) = (Instant::now(), Vec::new());
         for (node, place) in self.workers.iter_mut().enumerate() {
             let Some(process) = &mut place.process else { continue };
-            let status = loop {
-                match process.ended() {
-                    None if told.elapsed() < HANG => std::thread::sleep(LOOK),
-                    status => break status,
-                }
-            };
-            match status {
+            match within(HANG.saturating_sub(told.elapsed()), || process.ended()) {
                 Some(status) if status.success() => {}
                 Some(status) => wrong.push(format!("the worker of node {node} ended: {status}")),
                 None => wrong.push(format!("the worker of node {node} does not end")),

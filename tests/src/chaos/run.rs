@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use leasehold_demo::clock;
+use leasehold_demo::clock::{self, POLL};
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::fleet::log_tail;
 use leasehold_demo::journal::Event;
@@ -20,8 +20,6 @@ use super::orders::AdminOrders;
 use super::plan::{Claim, Edit, Fault, FirstAgent, Host, NODES, SPARE, Target, steps};
 use crate::process::HANG;
 
-/// Between two looks at what is due.
-const TICK: Duration = Duration::from_millis(20);
 /// Between two looks at what has ended by itself.
 const REVIVE_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at the journals.
@@ -129,7 +127,7 @@ impl Run {
         let (begun, mut revived) = (Instant::now(), Instant::now());
         for (at, begins, fault) in due {
             while begun.elapsed() < at {
-                std::thread::sleep(TICK.min(at.saturating_sub(begun.elapsed())));
+                std::thread::sleep(POLL.min(at.saturating_sub(begun.elapsed())));
                 self.burst(begun.elapsed())?;
                 if revived.elapsed() > REVIVE_EVERY {
                     revived = Instant::now();

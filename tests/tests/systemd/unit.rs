@@ -9,10 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::process::HANG;
-
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(5);
+use tests::process::{HANG, until_ok, within};
 
 /// A machine's `/`, in a folder: where the files of an installation are.
 #[derive(Clone, Debug)]
@@ -194,17 +191,11 @@ impl Service {
             other => panic!("KillMode={other}"),
         };
         signalled.into_iter().for_each(|id| signal(id, Signal::TERM));
-        let deadline = Instant::now() + span(self.setting("TimeoutStopSec")).min(HANG);
-        let status = loop {
-            if let Some(status) = main.try_wait().expect("its state") {
-                break status;
-            }
-            if Instant::now() > deadline {
-                signal(main_id, Signal::KILL);
-                break main.wait().expect("it was killed");
-            }
-            std::thread::sleep(POLL);
-        };
+        let most = span(self.setting("TimeoutStopSec")).min(HANG);
+        let status = within(most, || main.try_wait().expect("its state")).unwrap_or_else(|| {
+            signal(main_id, Signal::KILL);
+            main.wait().expect("it was killed")
+        });
         let left = self.processes();
         self.kill_all();
         if !left.is_empty() {
@@ -251,16 +242,11 @@ impl Service {
     }
 
     fn kill_all(&self) {
-        let begun = Instant::now();
-        loop {
+        until_ok(&format!("the end of all processes of {}", self.name), || {
             let left = self.processes();
-            if left.is_empty() {
-                return;
-            }
-            assert!(begun.elapsed() < HANG, "{}: {left:?} do not die", self.name);
-            left.into_iter().for_each(|id| signal(id, Signal::KILL));
-            std::thread::sleep(POLL);
-        }
+            left.iter().for_each(|id| signal(*id, Signal::KILL));
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?} do not die")) }
+        });
     }
 
     fn invocation(&self) -> String {
