@@ -2,6 +2,7 @@
 //! project installs for them.
 
 pub mod agents;
+pub mod answers;
 pub mod browser;
 pub mod chaos;
 pub mod command_line;

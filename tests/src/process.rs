@@ -263,6 +263,16 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
+/// Writes a file of `folder`'s manifests, which is never seen half written.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn put_manifest(folder: &Path, name: &str, text: &str) {
+    let hidden = folder.join("manifests").join(format!(".{name}"));
+    std::fs::write(&hidden, text).expect("the manifest is written");
+    std::fs::rename(&hidden, folder.join("manifests").join(name)).expect("and put in place");
+}
+
 /// The most memory that a process has had in use.
 pub const PEAK_MEMORY: &str = "VmHWM";
 /// The memory that a process has in use now.

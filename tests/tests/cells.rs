@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use tests::answers::{json, lease};
 use tests::command_line::{CommandLine, MANIFESTS};
-use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address};
 use tests::toolbox;
 
 /// Two coordinators with a state folder each, and agents that dial both in different orders: each
@@ -68,8 +68,7 @@ fn two_state_folders_are_two_cells_and_everybody_says_so() {
     let mut moved = of_first(&["--cell", &cells[0], "--listen", &api.to_string()]);
     let moved = Process::start(&mut moved, &second.folder().join("moved.log"));
     eventually("both workers in the first cell", || {
-        let (_, lease) = get(api, "/v1/lease")?;
-        lease.contains("\"connected\":true").then_some(())
+        (lease(api)?["connected"] == true).then_some(())
     });
     CommandLine(&first).until("workers -o name", &["builds/w-0", "builds/w-1"]);
     drop(moved);
@@ -104,8 +103,7 @@ fn a_lost_state_folder_is_replaced_under_the_name_of_its_cell() {
     let third = Replica::start_at(first.folder(), "third", addresses, &["--cell", &lost]);
     assert_eq!(cell(third.http), lost);
     eventually("its agent", || {
-        let (_, lease) = get(agent.api, "/v1/lease?peek=true")?;
-        lease.contains("\"connected\":true").then_some(())
+        (json(agent.api, "/v1/lease?peek=true")?["connected"] == true).then_some(())
     });
 }
 
@@ -139,16 +137,14 @@ fn replicas_with_other_manifests_or_a_name_twice_are_named_before_a_failover() {
 /// The cell that a coordinator names.
 fn cell(http: SocketAddr) -> String {
     eventually("a cell", || {
-        let (_, body) = get(http, "/api/v1/status")?;
-        let status: Value = serde_json::from_str(&body).ok()?;
+        let status = json(http, "/api/v1/status")?;
         status["cell"].as_str().filter(|cell| !cell.is_empty()).map(str::to_owned)
     })
 }
 
 /// The tokens of an agent's streams, once it has both.
 fn all_streams(agent: &Agent) -> Option<BTreeSet<String>> {
-    let (_, body) = get(agent.api, "/v1/lease")?;
-    let lease: Value = serde_json::from_str(&body).ok()?;
+    let lease = lease(agent.api)?;
     let held = lease["streams"].as_array()?.iter();
     let tokens: BTreeSet<_> =
         held.filter_map(|stream| stream["token"].as_str().map(str::to_owned)).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use tests::answers::metric;
 use tests::process::{Coordinator, eventually, get};
 use tests::toolbox;
 
@@ -171,13 +172,8 @@ fn standalone_manifests_are_valid() {
 /// How many workers the coordinator asks for.
 fn workers_needed(manifests: &[(&str, &str)]) -> u32 {
     let coordinator = Coordinator::start(manifests);
-    eventually("what the classes need", || {
-        let (_, text) = get(coordinator.http, "/metrics")?;
-        let lines = text.lines().filter(|line| line.starts_with("workerclass_workers_needed{"));
-        let counts: Vec<u32> =
-            lines.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
-        (!counts.is_empty()).then(|| counts.iter().sum())
-    })
+    eventually("what the classes need", || metric(coordinator.http, "workerclass_workers_needed"))
+        as u32
 }
 
 #[test]

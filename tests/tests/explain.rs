@@ -3,8 +3,9 @@
 
 use std::process::Command;
 
+use tests::answers::shows;
 use tests::command_line::{CommandLine, MANIFESTS, ask_for_job, documented, start_job};
-use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Process, eventually, free_address};
 use tests::session::join;
 use tests::toolbox;
 
@@ -87,10 +88,7 @@ fn a_worker_that_fails_is_told_by_every_view() {
     leasehold.until("status", &[line]);
     leasehold.until("workers builds", &["failing"]);
     let gauge = "leasehold_workers_failing{cluster=\"builds\"} 1";
-    eventually("the metric", || {
-        let (_, metrics) = get(coordinator.http, "/metrics")?;
-        metrics.contains(gauge).then_some(())
-    });
+    eventually("the metric", || shows(coordinator.http, gauge));
 }
 
 #[test]

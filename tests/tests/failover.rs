@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tests::answers::{lease, metric, shows};
 use tests::command_line::CommandLine;
 use tests::process::{
     Agent, Coordinator, Process, Replica, eventually, free_address, get, throughout,
@@ -56,8 +57,7 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
 
     first.process.signal(Signal::CONT);
     eventually("the first to notice that it no longer leads", || {
-        let (_, metrics) = get(first.http, "/metrics")?;
-        metrics.lines().any(|line| line == "leasehold_leader 0").then_some(())
+        shows(first.http, "leasehold_leader 0")
     });
     for (agent, after) in agents.iter().zip(&after) {
         let now = lease(agent.api).expect("the agent answers");
@@ -223,9 +223,7 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
 /// Waits until the replica leads the first epoch of its state folder; returns that.
 fn first_epoch(http: SocketAddr) -> u64 {
     eventually("the first leader", || {
-        let (_, metrics) = get(http, "/metrics")?;
-        let line = metrics.lines().find_map(|line| line.strip_prefix("leasehold_epoch "));
-        let epoch: u64 = line?.parse().expect("a number");
+        let epoch = metric(http, "leasehold_epoch")? as u64;
         leads(http, epoch).map(|()| epoch)
     })
 }
@@ -239,9 +237,7 @@ fn leads(http: SocketAddr, epoch: u64) -> Option<()> {
 
 /// The lease of an agent that the leader of this epoch serves.
 fn served(agent: &Agent, epoch: u64) -> Option<Value> {
-    let (_, metrics) = get(agent.api, "/metrics")?;
-    let line = format!("leasehold_agent_epoch {epoch}");
-    metrics.lines().find(|sample| *sample == line)?;
+    shows(agent.api, &format!("leasehold_agent_epoch {epoch}"))?;
     lease(agent.api).filter(|lease| lease["connected"] == true)
 }
 
@@ -251,11 +247,6 @@ fn tokens(lease: &Value) -> Vec<(String, String)> {
     let mut all = streams(lease);
     all.push(("the pool".to_owned(), token));
     all
-}
-
-fn lease(api: SocketAddr) -> Option<Value> {
-    let (_, body) = get(api, "/v1/lease")?;
-    serde_json::from_str(&body).ok()
 }
 
 /// Streams that are held, with their tokens.

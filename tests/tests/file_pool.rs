@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-use tests::process::{Agent, Coordinator, Process, eventually, get};
+use tests::answers::{lease, metric};
+use tests::process::{Agent, Coordinator, Process, eventually};
 
 /// A worker that reads its pool size, says which version it has taken up, and keeps its count. What
 /// it writes of a job lies within the job.
@@ -81,8 +81,7 @@ fn start(coordinator: &Coordinator, name: &str) -> Pair {
 }
 
 fn size(pair: &Pair) -> Option<u64> {
-    let (_, text) = get(pair.agent.api, "/v1/lease")?;
-    serde_json::from_str::<Value>(&text).ok()?["pool"]["size"].as_u64()
+    lease(pair.agent.api)?["pool"]["size"].as_u64()
 }
 
 /// The most jobs at once in a part of the journal that begins with this many.
@@ -127,10 +126,7 @@ fn workers_that_read_a_file_stay_within_the_budget_while_sizes_change() {
     std::fs::write(folder.join("manifests/builds.yaml"), manifest(2)).expect("the manifest");
     eventually("smaller pools", || (sizes(&pairs).iter().sum::<u64>() <= 2).then_some(()));
     eventually("the jobs above it to end", || {
-        let (_, metrics) = get(coordinator.http, "/metrics")?;
-        let line = metrics.lines().find(|line| line.starts_with("leasehold_slots_committed{"))?;
-        let committed: f64 = line.rsplit_once(' ')?.1.parse().ok()?;
-        (committed <= 2.0).then_some(())
+        (metric(coordinator.http, "leasehold_slots_committed")? <= 2.0).then_some(())
     });
     let before = journal(folder).lines().count();
     lines(30);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{DrainWorkerRequest, GetStatusRequest, GetStatusResponse};
 use serde_json::Value;
+use tests::answers::{lease, metric};
 use tests::process::{
     Agent, Coordinator, PEAK_MEMORY, Process, Replica, eventually, free_address, get, memory_kib,
     soon, until_ok,
@@ -125,16 +126,6 @@ impl Fleet {
     fn metric(&self, name: &str) -> Option<f64> {
         metric(self.coordinator.http, name)
     }
-}
-
-fn metric(http: SocketAddr, name: &str) -> Option<f64> {
-    let (_, text) = get(http, "/metrics")?;
-    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-}
-
-fn lease(api: SocketAddr) -> Option<Value> {
-    let (_, body) = get(api, "/v1/lease")?;
-    serde_json::from_str(&body).ok()
 }
 
 fn streams(lease: &Value) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::Value;
+use tests::answers::{lease, shows};
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox::{self, Missing};
 
@@ -47,9 +47,7 @@ fn busy(coordinator: &Coordinator, flags: &[&str]) -> (Agent, Pid) {
 }
 
 fn pool(api: SocketAddr) -> Option<u64> {
-    let (_, body) = get(api, "/v1/lease")?;
-    let lease: Value = serde_json::from_str(&body).ok()?;
-    lease["pool"]["size"].as_u64()
+    lease(api)?["pool"]["size"].as_u64()
 }
 
 fn kill(pid: Pid) {
@@ -59,11 +57,8 @@ fn kill(pid: Pid) {
 
 /// Waits until the coordinator counts the worker as lost.
 fn is_lost(coordinator: &Coordinator) {
-    eventually("the loss to be noticed", || {
-        let (_, metrics) = get(coordinator.http, "/metrics")?;
-        let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
-        metrics.lines().any(|line| line == lost).then_some(())
-    });
+    let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
+    eventually("the loss to be noticed", || shows(coordinator.http, lost));
 }
 
 /// `leasehold-agent leave` for the first worker.
@@ -180,9 +175,7 @@ fn leave_refuses_while_the_worker_may_read_a_pool_size_from_its_file() {
     eventually("the size in the file", || read().contains("poolSize: 3").then_some(()));
     // No job runs, but the worker may begin three at any time.
     eventually("that no job is counted", || {
-        let (_, text) = get(agent.api, "/v1/lease")?;
-        let lease: Value = serde_json::from_str(&text).ok()?;
-        (lease["pool"]["running"] == 0).then_some(())
+        (lease(agent.api)?["pool"]["running"] == 0).then_some(())
     });
     agent.process.kill();
     let second = coordinator.agent("builds", "second", &[]);
@@ -195,8 +188,7 @@ fn leave_refuses_while_the_worker_may_read_a_pool_size_from_its_file() {
     // Its agent drains it: the worker reads that it may run nothing.
     let mut agent = coordinator.agent("builds", "first", &flags);
     eventually("its lease", || {
-        let (_, text) = get(agent.api, "/v1/lease")?;
-        let lease: Value = serde_json::from_str(&text).ok()?;
+        let lease = lease(agent.api)?;
         (lease["connected"] == true && lease["pool"]["size"].as_u64()? > 0).then_some(())
     });
     agent.process.signal(Signal::TERM);

@@ -1,13 +1,12 @@
 //! Two agents under one name: the one that has it keeps it while it may hold anything, whichever
 //! coordinator leads; and what it holds stays its own when a person gives the name to another.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use tests::answers::{lease, shows};
 use tests::command_line::CommandLine;
 use tests::machine;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get, throughout};
@@ -104,10 +103,7 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
 
     // Another leader knows by the register whose the name is, whichever of the two dials first.
     coordinator.process.kill();
-    eventually("a successor", || {
-        let (_, metrics) = get(standby.http, "/metrics")?;
-        metrics.contains("leasehold_leader 1").then_some(())
-    });
+    eventually("a successor", || shows(standby.http, "leasehold_leader 1"));
     assert_eq!(eventually("the streams at the successor", || streams(&first, 2)), before);
     let by_successor = || {
         let (_, metrics) = get(standby.http, "/metrics")?;
@@ -122,7 +118,7 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     // so.
     first.process.kill();
     let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
-    eventually("its loss", || metric(standby.http, lost));
+    eventually("its loss", || shows(standby.http, lost));
     assert!(refused(&second).is_some());
     let (is_well, said) = leave(&folder, &both, "first");
     assert!(is_well, "{said}");
@@ -165,7 +161,7 @@ fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name()
     first.process.signal(Signal::STOP);
     let second = start(folder, &address, "second", &[]);
     let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
-    eventually("the first's loss", || metric(coordinator.http, lost));
+    eventually("the first's loss", || shows(coordinator.http, lost));
     let taken = || readiness(&second, 503, "another agent has the name builds/w");
     eventually("the second's refusal", taken);
     // A person gives it the name all the same: the slots stay with the first one.
@@ -227,7 +223,7 @@ fn the_jobs_of_a_lost_journal_count_until_the_worker_says_how_many_run() {
     eventually("its report", || readiness(&second, 200, "are unknown"));
     let committed = "leasehold_slots_committed{cluster=\"builds\"} 3";
     throughout(Duration::from_secs(2), || {
-        let counted = metric(coordinator.http, committed);
+        let counted = shows(coordinator.http, committed);
         assert!(counted.is_some(), "{}", coordinator.process.log());
     });
     std::fs::write(folder.join("end"), "").expect("COMMAND ends");
@@ -262,7 +258,7 @@ fn an_agent_without_a_state_folder_does_not_get_the_slots_of_its_predecessor() {
     first.process.kill();
     let again = start_without_folder(folder, &address, "again", &[]);
     let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
-    eventually("the first's loss", || metric(coordinator.http, lost));
+    eventually("the first's loss", || shows(coordinator.http, lost));
     let taken = || readiness(&again, 503, "another agent has the name builds/w");
     eventually("the second's refusal", taken);
     assert_eq!(pool(&again), Some(0), "{}", again.process.log());
@@ -441,12 +437,6 @@ fn leave(folder: &Path, coordinators: &str, name: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Whether a coordinator's metrics have this line.
-fn metric(http: SocketAddr, line: &str) -> Option<()> {
-    let (_, metrics) = get(http, "/metrics")?;
-    metrics.lines().any(|one| one == line).then_some(())
-}
-
 /// Whether the agent answers this when asked whether it is ready.
 fn readiness(agent: &Agent, status: u16, text: &str) -> Option<()> {
     let (answered, body) = get(agent.api, "/readyz")?;
@@ -461,10 +451,6 @@ fn pool(agent: &Agent) -> Option<u64> {
 /// The jobs that run under its pool.
 fn jobs(agent: &Agent) -> Option<u64> {
     lease(agent.api)?["pool"]["running"].as_u64()
-}
-
-fn lease(api: SocketAddr) -> Option<Value> {
-    serde_json::from_str(&get(api, "/v1/lease")?.1).ok()
 }
 
 /// The tokens of its streams, where it holds this many and is connected.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, eventually, get};
+use tests::answers::lease;
+use tests::process::{Agent, Coordinator, eventually};
 
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -57,8 +58,7 @@ fn start(coordinator: &Coordinator, worker: &str) -> Agent {
 }
 
 fn held(agent: &Agent) -> Vec<Value> {
-    let lease = get(agent.api, "/v1/lease").and_then(|(_, text)| serde_json::from_str(&text).ok());
-    let lease: Value = lease.unwrap_or_default();
+    let lease = lease(agent.api).unwrap_or_default();
     let streams = lease["streams"].as_array().cloned().unwrap_or_default();
     streams.into_iter().filter(|stream| stream["state"] == "held").collect()
 }

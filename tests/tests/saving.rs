@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use tests::process::{Coordinator, Replica, eventually, free_address, get};
+use tests::answers::{json, metric};
+use tests::process::{Coordinator, Replica, eventually, free_address, put_manifest};
 use tests::toolbox;
 
 const STREAMS: usize = 2_000;
@@ -23,33 +23,15 @@ fn names(range: std::ops::Range<usize>) -> String {
     range.map(|number| format!("s{number}\n")).collect()
 }
 
-/// The sum of a metric over its labels.
-fn metric(replica: std::net::SocketAddr, name: &str) -> Option<f64> {
-    let (_, metrics) = get(replica, "/metrics")?;
-    let lines = metrics.lines().filter(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
-    });
-    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
-    Some(values.sum())
-}
-
-/// Puts a file in place by a rename.
-fn place(folder: &Path, name: &str, text: &str) {
-    fs::write(folder.join("next"), text).expect("the file is written");
-    fs::rename(folder.join("next"), folder.join("manifests").join(name)).expect("and renamed");
-}
-
 fn has_cluster(replica: std::net::SocketAddr, name: &str) -> Option<()> {
-    let (_, body) = get(replica, "/api/v1/clusters")?;
-    let listed: Value = serde_json::from_str(&body).ok()?;
+    let listed = json(replica, "/api/v1/clusters")?;
     let has = |cluster: &Value| cluster["name"] == name;
     listed["clusters"].as_array()?.iter().any(has).then_some(())
 }
 
 /// The problems that GetStatus lists.
 fn problems(replica: std::net::SocketAddr) -> Option<Vec<String>> {
-    let (_, body) = get(replica, "/api/v1/status")?;
-    let status: Value = serde_json::from_str(&body).ok()?;
+    let status = json(replica, "/api/v1/status")?;
     let listed = status["problems"].as_array().cloned().unwrap_or_default();
     Some(
         listed
@@ -74,7 +56,7 @@ fn a_list_that_is_being_written_revokes_no_stream() {
     let mut writer = File::create(&path).expect("it is written in place");
     writer.write_all(names(0..STREAMS / 2).as_bytes()).expect("half of it");
     // The folder is read meanwhile, for the sake of another file.
-    place(coordinator.folder(), "other.yaml", &cluster("other", 1));
+    put_manifest(coordinator.folder(), "other.yaml", &cluster("other", 1));
     eventually("the other file", || has_cluster(coordinator.http, "other"));
     writer.write_all(names(STREAMS / 2..STREAMS + 1).as_bytes()).expect("the rest");
     drop(writer);
@@ -91,8 +73,8 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let manifests = folder.path().join("manifests");
     fs::create_dir(&manifests).expect("a folder for the manifests");
-    place(folder.path(), "builds.yaml", &cluster("builds", 6));
-    place(folder.path(), "other.yaml", &cluster("other", 1));
+    put_manifest(folder.path(), "builds.yaml", &cluster("builds", 6));
+    put_manifest(folder.path(), "other.yaml", &cluster("other", 1));
     let start = |name: &str| {
         let addresses = [free_address(), free_address()];
         Replica::start_at(folder.path(), name, addresses, &["--confirm-removals", "1h"])
@@ -106,7 +88,7 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
     says(&standby, "manifests in force");
 
     // A smaller budget is an edit like others.
-    place(folder.path(), "builds.yaml", &cluster("builds", 3));
+    put_manifest(folder.path(), "builds.yaml", &cluster("builds", 3));
     for replica in [&first, &standby] {
         says(replica, "changed=\"WorkerCluster builds: maxJobs 6 → 3\"");
     }
@@ -131,12 +113,10 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
     let left: u32 = left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{line}"));
     assert!((1..=3_600).contains(&left), "{line}");
     // What else is edited waits with it, and neither a failover nor a restart applies it.
-    place(folder.path(), "other.yaml", &cluster("other", 2));
+    put_manifest(folder.path(), "other.yaml", &cluster("other", 2));
     first.process.kill();
     eventually("the standby to lead", || {
-        let (_, body) = get(standby.http, "/api/v1/status")?;
-        let status: Value = serde_json::from_str(&body).ok()?;
-        (status["leads"] == true).then_some(())
+        (json(standby.http, "/api/v1/status")?["leads"] == true).then_some(())
     });
     has_cluster(standby.http, "builds").expect("a failover has removed it");
     let again = start("again");
@@ -151,10 +131,10 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
     }
 
     // A second save of the same content applies it.
-    place(folder.path(), "builds.yaml", &cluster("builds", 0));
+    put_manifest(folder.path(), "builds.yaml", &cluster("builds", 0));
     says(&standby, "WorkerCluster builds: maxJobs 3 → 0: in force 1h after");
     says(&again, "WorkerCluster builds: maxJobs 3 → 0: in force 1h after");
-    place(folder.path(), "builds.yaml", &cluster("builds", 0));
+    put_manifest(folder.path(), "builds.yaml", &cluster("builds", 0));
     says(&standby, "changed=\"WorkerCluster builds: maxJobs 3 → 0\"");
     eventually("no problem", || problems(standby.http)?.is_empty().then_some(()));
 }

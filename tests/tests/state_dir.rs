@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, Replica, eventually, free_address, get};
+use tests::answers::{lease, metric};
+use tests::process::{Agent, Coordinator, Replica, eventually, free_address};
 use tests::toolbox::{self, Missing};
 
 const MANIFESTS: &str = "\
@@ -120,11 +121,7 @@ fn a_state_folder_on_fuse_is_refused_unless_its_locks_are_trusted() {
 
 /// The leases of an agent: the size of its pool, and the tokens of its pool and streams.
 fn leases(agent: &Agent) -> Option<(u64, Vec<String>)> {
-    let (_, body) = get(agent.api, "/v1/lease")?;
-    let lease: Value = serde_json::from_str(&body).ok()?;
-    if lease["connected"] != true {
-        return None;
-    }
+    let lease = lease(agent.api).filter(|lease| lease["connected"] == true)?;
     let tokens = lease["streams"].as_array()?.iter().map(|stream| &stream["token"]);
     let tokens = tokens.chain([&lease["pool"]["token"]]).map(Value::to_string).collect();
     Some((lease["pool"]["size"].as_u64()?, tokens))
@@ -132,9 +129,7 @@ fn leases(agent: &Agent) -> Option<(u64, Vec<String>)> {
 
 /// The term that a replica leads, if it does.
 fn epoch(http: std::net::SocketAddr) -> Option<u64> {
-    let (_, metrics) = get(http, "/metrics")?;
-    let epoch = metrics.lines().find_map(|line| line.strip_prefix("leasehold_epoch "))?;
-    epoch.parse().ok().filter(|epoch| *epoch > 0)
+    metric(http, "leasehold_epoch").map(|epoch| epoch as u64).filter(|epoch| *epoch > 0)
 }
 
 /// Copies a folder of files and folders.

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
 
 use leasehold_demo::clock;
 use leasehold_types::Moment;
 use rustix::process::Signal;
 
-use crate::process::{PEAK_MEMORY, Replica, eventually, free_address, get, memory_kib};
+use crate::answers::{metric, value};
+use crate::process::{
+    PEAK_MEMORY, Replica, eventually, free_address, get, memory_kib, put_manifest,
+};
 
 /// The cluster of all agents.
 pub const CLUSTER: &str = "bench";
@@ -36,7 +38,7 @@ impl StandaloneReplicas {
              metadata: {{name: {CLUSTER}}}\n\
              spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: 2, lease: {{ttl: {ttl_seconds}s}}}}\n"
         );
-        put(folder.path(), "cluster.yaml", &cluster);
+        put_manifest(folder.path(), "cluster.yaml", &cluster);
         let mut replicas = Self { folder, replicas: Vec::new() };
         for name in ["one", "two"] {
             let addresses = [free_address(), free_address()];
@@ -58,12 +60,12 @@ impl StandaloneReplicas {
         for stream in streams {
             let _ = writeln!(list, "stream-{stream}");
         }
-        put(self.folder.path(), &format!("{set}.txt"), &list);
+        put_manifest(self.folder.path(), &format!("{set}.txt"), &list);
         let manifest = format!(
             "apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {{name: {set}}}\n\
              spec: {{cluster: {CLUSTER}, streamsFrom: [{{file: {set}.txt}}]}}\n"
         );
-        put(self.folder.path(), &format!("{set}.yaml"), &manifest);
+        put_manifest(self.folder.path(), &format!("{set}.yaml"), &manifest);
     }
 
     /// Ends the leader by a signal; returns where it was, and when the signal was sent.
@@ -123,11 +125,8 @@ impl StandaloneReplicas {
     }
 
     fn leader(&self) -> Option<usize> {
-        let leads = |replica: &Replica| {
-            let (_, text) = get(replica.http, "/metrics")?;
-            (value(&text, "leasehold_leader")? > 0.0).then_some(())
-        };
-        self.replicas.iter().position(|replica| leads(replica).is_some())
+        let leads = |replica: &Replica| metric(replica.http, "leasehold_leader") > Some(0.0);
+        self.replicas.iter().position(leads)
     }
 
     fn metrics(&self) -> Vec<(SocketAddr, String)> {
@@ -179,21 +178,4 @@ impl TurnHistogram {
         }
         longest
     }
-}
-
-/// The value of a metric, or the sum over its labels.
-fn value(text: &str, metric: &str) -> Option<f64> {
-    let of = |line: &str| {
-        let rest = line.strip_prefix(metric)?;
-        let is_it = rest.starts_with(' ') || rest.starts_with('{');
-        is_it.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
-    };
-    text.lines().filter_map(of).reduce(|a, b| a + b)
-}
-
-/// Writes a file of the manifests' folder at once: it is never seen half written.
-fn put(folder: &Path, name: &str, text: &str) {
-    let hidden = folder.join("manifests").join(format!(".{name}"));
-    std::fs::write(&hidden, text).expect("the manifest is written");
-    std::fs::rename(&hidden, folder.join("manifests").join(name)).expect("and put in place");
 }

@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use serde_json::json;
+use tests::answers::shows;
 use tests::command_line::{CommandLine, MANIFESTS, start_job};
-use tests::process::{HANG, PEAK_MEMORY, get, memory_kib};
+use tests::process::{HANG, PEAK_MEMORY, memory_kib};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
@@ -120,8 +121,7 @@ fn watchers_beyond_the_limit_get_503_and_the_leader_and_open_pages_go_on() {
     let connections = fixture.seen("connections");
     let reconnects = connections.iter().filter(|one| one[0] == json!("reconnecting"));
     assert_eq!(reconnects.count(), 0, "{connections:?}");
-    let (_, metrics) = get(http, "/metrics").expect("the port answers");
-    assert!(metrics.lines().any(|line| line == "leasehold_leader 1"), "it leads");
+    assert_eq!(shows(http, "leasehold_leader 1"), Some(()), "it leads");
     let elections = CommandLine(&fixture.coordinator).line("events --kind elected -o json");
     assert_eq!(elections.matches("CHANGE_KIND_ELECTED").count(), 1, "{elections}");
     let memory = memory_kib(fixture.coordinator.process.id(), PEAK_MEMORY).expect("it runs");

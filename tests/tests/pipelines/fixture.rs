@@ -9,8 +9,9 @@ use leasehold_proto::admin::v1 as api;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tests::answers::lease;
 use tests::command_line::{CommandLine, call};
-use tests::process::{Agent, Coordinator, Replica, eventually, get};
+use tests::process::{Agent, Coordinator, Replica, eventually, put_manifest};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 
@@ -87,12 +88,9 @@ impl PipelineFixture {
         eventually("another leader", || self.leads().then_some(()));
         // It has reported all pipelines once all agents are back.
         eventually("all agents at the new leader", || {
-            let connected = |agent: &Agent| {
-                let lease = get(agent.api, "/v1/lease")?.1;
-                let lease: Value = serde_json::from_str(&lease).ok()?;
-                (lease["connected"] == json!(true)).then_some(())
-            };
-            self.agents.values().all(|agent| connected(agent).is_some()).then_some(())
+            let connected =
+                |agent: &Agent| lease(agent.api).is_some_and(|lease| lease["connected"] == true);
+            self.agents.values().all(connected).then_some(())
         });
     }
 
@@ -174,9 +172,7 @@ impl PipelineFixture {
 
     /// Writes a manifest, whole at once.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        let new = self.first.folder().join(format!("{name}.new"));
-        std::fs::write(&new, text).expect("a file");
-        std::fs::rename(new, self.manifests().join(name)).expect("the manifest");
+        put_manifest(self.first.folder(), name, text);
     }
 
     /// What `leasehold plan` says of these manifests in place of those in force, in this form, and
@@ -310,8 +306,7 @@ impl PipelineFixture {
 
     /// What a worker's agent shows it.
     pub(crate) fn lease(&self, worker: &str) -> Value {
-        let (_, text) = get(self.agents[worker].api, "/v1/lease").expect("the agent answers");
-        serde_json::from_str(&text).expect("JSON")
+        lease(self.agents[worker].api).expect("the agent answers in JSON")
     }
 
     /// Every share that agents show as held, without what is left of its time, by

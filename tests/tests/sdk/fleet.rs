@@ -12,9 +12,9 @@ use leasehold_demo::journal::Journals;
 use leasehold_demo::records::{Write, compare, read_sink};
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::http;
-use tests::process::{Agent, Coordinator, Process, eventually, get};
+use tests::process::{Agent, Coordinator, Process, eventually};
 use tests::toolbox::{self, Missing};
+use tests::{answers, http};
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -129,8 +129,7 @@ impl Fleet {
     /// What an agent reports to its worker.
     pub(crate) fn lease(&self, index: usize) -> Option<Value> {
         // A look that is no sign of life of the worker.
-        let (_, body) = get(self.agents[index].api, "/v1/lease?peek=true")?;
-        serde_json::from_str(&body).ok()
+        answers::json(self.agents[index].api, "/v1/lease?peek=true")
     }
 
     /// What the workers wrote down.
