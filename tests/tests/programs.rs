@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use leasehold_demo::records::token_order;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tests::answers::lease;
@@ -143,10 +144,7 @@ fn no_stream_has_two_programs_during_moves_kills_and_coordinator_outages() {
     assert_eq!(read(&coordinator.folder().join("doubles")), "", "two programs at once");
     for stream in STREAMS {
         let tokens = read(&tokens_of(&coordinator, stream));
-        let number = |token: &str| -> (u64, u64) {
-            let (epoch, seq) = token.split_once('.').expect("EPOCH.SEQ");
-            (epoch.parse().expect("a number"), seq.parse().expect("a number"))
-        };
+        let number = |token| token_order(token).expect("EPOCH.SEQ");
         let tokens: Vec<_> = tokens.lines().map(number).collect();
         assert!(tokens.is_sorted(), "{stream}: an older token was written after a newer one");
     }

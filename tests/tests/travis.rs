@@ -4,10 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use leasehold_demo::checker::{job_steps, peak};
+use leasehold_demo::clock::now_ns;
+use leasehold_demo::evidence::Evidence;
+use leasehold_demo::journal::{Event, Line};
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, Process, eventually, get};
+use tests::answers::{lease, metric};
+use tests::process::{Agent, Coordinator, Process, eventually, put_manifest};
 use tests::toolbox;
 
 const WORKERS: usize = 10;
@@ -20,16 +24,11 @@ struct Pod {
     journal: PathBuf,
 }
 
-/// A budget that holds from a moment on.
-struct BudgetChange {
-    from: u64,
-    jobs: u32,
-}
-
 /// The cluster, and the budgets that it has had.
 struct TravisFixture {
     coordinator: Coordinator,
-    budgets: Vec<BudgetChange>,
+    /// Since when each holds, and how many jobs it allows.
+    budgets: Vec<(u64, u32)>,
 }
 
 impl Pod {
@@ -65,7 +64,7 @@ impl Pod {
         eventually(&format!("the count of {}", self.name), || {
             let before = self.running();
             let jobs_in_lease =
-                get(self.agent.api, "/v1/lease").and_then(|(_, body)| running_in(&body));
+                lease(self.agent.api).and_then(|lease| lease["pool"]["running"].as_i64());
             let over = self.agent.process.ended().is_some();
             (over || (before == self.running() && jobs_in_lease == Some(before))).then_some(())
         });
@@ -94,58 +93,50 @@ impl Pod {
 impl TravisFixture {
     fn start(jobs: u32) -> Self {
         let coordinator = Coordinator::start(&[("builds.yaml", &manifest(jobs))]);
-        Self { coordinator, budgets: vec![BudgetChange { from: 0, jobs }] }
+        Self { coordinator, budgets: vec![(0, jobs)] }
     }
 
     fn set(&mut self, jobs: u32) {
-        let before = self.budgets.last().map_or(0, |cap| cap.jobs);
+        let before = self.budgets.last().map_or(0, |(_, jobs)| *jobs);
         if jobs > before {
-            self.budgets.push(BudgetChange { from: now(), jobs });
+            self.budgets.push((now_ns(), jobs));
         }
-        let folder = self.coordinator.folder().join("manifests");
-        let new = folder.join(".new");
-        std::fs::write(&new, manifest(jobs)).expect("the manifest is written");
-        std::fs::rename(&new, folder.join("builds.yaml")).expect("it takes its place");
+        put_manifest(self.coordinator.folder(), "builds.yaml", &manifest(jobs));
         if jobs < before {
             // Nothing is killed: it holds from when what ran before has ended.
             eventually("the slots to come back", || {
                 let known = self.metric("leasehold_jobs_max")? == jobs;
                 (known && self.metric("leasehold_slots_committed")? <= jobs).then_some(())
             });
-            self.budgets.push(BudgetChange { from: now(), jobs });
+            self.budgets.push((now_ns(), jobs));
         }
     }
 
     fn metric(&self, name: &str) -> Option<u32> {
-        let (_, text) = get(self.coordinator.http, "/metrics")?;
-        let name = format!("{name}{{cluster=\"builds\"}} ");
-        text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
+        let name = format!("{name}{{cluster=\"builds\"}}");
+        metric(self.coordinator.http, &name).map(|value| value as u32)
     }
 
     /// Waits until all of the budget is in use.
     fn is_used(&self) {
-        let jobs = self.budgets.last().map_or(0, |cap| cap.jobs);
+        let jobs = self.budgets.last().map_or(0, |(_, jobs)| *jobs);
         eventually(&format!("all of {jobs} slots to be used"), || {
             (self.metric("leasehold_jobs_running")? == jobs).then_some(())
         });
     }
 
     /// The most jobs that ran at once; at no moment more than the budget of then.
-    fn judge(&self, journals: &[PathBuf]) -> i64 {
-        let mut steps: Vec<(u64, i64)> = Vec::new();
-        for line in journals.iter().flat_map(|journal| lines(journal)) {
-            steps.push((line["at"].as_u64().expect("a time"), change(&line)));
+    fn judge(&self, journals: &[PathBuf]) -> usize {
+        let lines = journals.iter().flat_map(|journal| lines(journal));
+        let mut evidence = Evidence::new(lines.filter_map(|line| job_line(&line)).collect());
+        evidence.budgets.clone_from(&self.budgets);
+        assert_eq!(evidence.contradictions, [""; 0]);
+        for step in job_steps(&evidence.runs) {
+            let budget = evidence.budget_at(step.at_ns);
+            assert!(step.sum <= i64::from(budget), "{} jobs run, {budget} may", step.sum);
         }
-        steps.sort_unstable();
-        let (mut running, mut peak) = (0, 0);
-        for (at, change) in steps {
-            running += change;
-            peak = peak.max(running);
-            let cap = self.budgets.iter().rev().find(|cap| cap.from <= at).expect("the first");
-            assert!(running <= i64::from(cap.jobs), "{running} jobs run, {} may", cap.jobs);
-        }
-        assert_eq!(running, 0, "jobs without an end");
-        peak
+        assert!(evidence.runs.iter().all(|run| run.done), "jobs without an end");
+        peak(&evidence.runs, 0, u64::MAX)
     }
 }
 
@@ -204,6 +195,18 @@ fn lines(journal: &Path) -> Vec<Value> {
     whole.lines().map(|line| serde_json::from_str(line).expect("a line of the journal")).collect()
 }
 
+/// What a line says of a job, if anything.
+fn job_line(line: &Value) -> Option<Line> {
+    let job = line["job"].as_str()?.to_owned();
+    let event = match line["what"].as_str()? {
+        "job_start" => Event::JobStart { job },
+        "job_end" => Event::JobEnd { job },
+        _ => return None,
+    };
+    let worker = line["worker"].as_str().expect("its worker").to_owned();
+    Some(Line { at_ns: line["at"].as_u64().expect("a time"), wall_us: 0, worker, event })
+}
+
 /// How many jobs more a line means.
 fn change(line: &Value) -> i64 {
     match line["what"].as_str() {
@@ -211,16 +214,4 @@ fn change(line: &Value) -> i64 {
         Some("job_end") => -1,
         _ => 0,
     }
-}
-
-/// The jobs in a lease, or `None` if the agent no longer shows any.
-fn running_in(lease: &str) -> Option<i64> {
-    let lease: Value = serde_json::from_str(lease).ok()?;
-    lease["pool"]["running"].as_i64()
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let part = |number: i64| u64::try_from(number).expect("it is after the boot");
-    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }

@@ -5,25 +5,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::evidence::{Evidence, Own, Run};
 use crate::minimum::moves_min;
 
-/// The most runs at the same time within `[from_ns, to_ns)`. A run that ends at the moment when
-/// another begins is over by then.
-#[must_use]
-pub fn peak(runs: &[Run], from_ns: u64, to_ns: u64) -> usize {
-    let mut steps: Vec<(u64, i32)> = Vec::new();
-    let lasting = runs.iter().filter(|run| run.from_ns < run.to_ns);
-    for run in lasting.filter(|run| run.from_ns < to_ns && run.to_ns > from_ns) {
-        steps.push((run.from_ns.max(from_ns), 1));
-        steps.push((run.to_ns, -1));
+/// A change of the sum over intervals: each has its weight from its beginning to its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<T> {
+    /// When.
+    pub at_ns: u64,
+    /// By how much: below 0 at an end.
+    pub change: i64,
+    /// The sum from then on.
+    pub sum: i64,
+    /// What the interval is of.
+    pub of: T,
+}
+
+/// All changes of the sum over intervals, `(from_ns, to_ns, weight, of)`. One that ends at the
+/// moment when another begins is over by then, and an empty one counts nothing.
+pub fn steps<T: Copy>(intervals: impl Iterator<Item = (u64, u64, i64, T)>) -> Vec<Step<T>> {
+    let mut steps = Vec::new();
+    for (from_ns, to_ns, weight, of) in intervals.filter(|(from_ns, to_ns, ..)| from_ns < to_ns) {
+        steps.push(Step { at_ns: from_ns, change: weight, sum: 0, of });
+        steps.push(Step { at_ns: to_ns, change: -weight, sum: 0, of });
     }
     // Ends sort before beginnings.
-    steps.sort_unstable();
-    let (mut now, mut most) = (0_i32, 0_i32);
-    for (at_ns, step) in steps {
-        if at_ns < to_ns {
-            now += step;
-            most = most.max(now);
-        }
+    steps.sort_by_key(|step| (step.at_ns, step.change));
+    let mut sum = 0;
+    for step in &mut steps {
+        sum += step.change;
+        step.sum = sum;
     }
+    steps
+}
+
+/// All changes of the number of jobs that run.
+#[must_use]
+pub fn job_steps(runs: &[Run]) -> Vec<Step<&Run>> {
+    steps(runs.iter().map(|run| (run.from_ns, run.to_ns, 1, run)))
+}
+
+/// The most runs at the same time within `[from_ns, to_ns)`.
+#[must_use]
+pub fn peak(runs: &[Run], from_ns: u64, to_ns: u64) -> usize {
+    let part = |run: &Run| (run.from_ns.max(from_ns), run.to_ns.min(to_ns), 1, ());
+    let most = steps(runs.iter().map(part)).iter().map(|step| step.sum).max().unwrap_or(0);
     usize::try_from(most).expect("no run ends before it began")
 }
 

@@ -203,6 +203,13 @@ impl Evidence {
         strays
     }
 
+    /// The budget at a moment; 0 before the first.
+    #[must_use]
+    pub fn budget_at(&self, at_ns: u64) -> u32 {
+        let mut newest = self.budgets.iter().rev();
+        newest.find(|(since_ns, _)| *since_ns <= at_ns).map_or(0, |(_, budget)| *budget)
+    }
+
     /// Who owns each stream at a moment.
     #[must_use]
     pub fn owners_at(&self, at_ns: u64) -> BTreeMap<String, String> {

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_demo::checker::double_owned;
-use leasehold_demo::evidence::{Evidence, Own};
+use leasehold_demo::checker::{Step, double_owned, job_steps, steps};
+use leasehold_demo::evidence::{Evidence, Own, Run};
 use leasehold_demo::records::token_order;
 
 use super::manifests::CAPACITY;
@@ -52,22 +52,13 @@ pub fn judge(evidence: &Evidence) -> ChaosResult {
 
 /// Jobs that began while as many ran as may.
 fn over_budget(evidence: &Evidence) -> Vec<String> {
-    let mut steps: Vec<(u64, i32, &str)> = Vec::new();
-    for run in evidence.runs.iter().filter(|run| run.from_ns < run.to_ns) {
-        steps.push((run.from_ns, 1, &run.job));
-        steps.push((run.to_ns, -1, &run.job));
-    }
-    steps.sort_unstable();
-    let (mut running, mut cases) = (0, Vec::new());
-    for (at_ns, step, job) in steps {
-        running += step;
-        let budget = evidence.budgets.iter().rev().find(|(since_ns, _)| *since_ns <= at_ns);
-        let budget = budget.map_or(0, |(_, budget)| *budget);
-        if step > 0 && u32::try_from(running).is_ok_and(|running| running > budget) {
-            cases.push(format!("{job} began as one of {running} at {at_ns}, of {budget}"));
-        }
-    }
-    cases
+    let begun = job_steps(&evidence.runs).into_iter().filter(|step| step.change > 0);
+    let case = |Step { at_ns, sum, of, .. }: Step<&Run>| {
+        let budget = evidence.budget_at(at_ns);
+        (sum > i64::from(budget))
+            .then(|| format!("{} began as one of {sum} at {at_ns}, of {budget}", of.job))
+    };
+    begun.filter_map(case).collect()
 }
 
 /// Owners whose token is not above that of an earlier owner.
@@ -96,27 +87,17 @@ fn older_tokens(owns: &[Own]) -> Vec<String> {
 
 /// Workers whose shares add up to more than they can take.
 fn over_capacity(owns: &[Own]) -> Vec<String> {
-    let mut steps: BTreeMap<&str, Vec<(u64, i64)>> = BTreeMap::new();
-    for own in owns.iter().filter(|own| own.load_milli > 0 && own.from_ns < own.to_ns) {
-        let load = i64::try_from(own.load_milli).unwrap_or(i64::MAX);
-        let steps = steps.entry(&own.worker).or_default();
-        steps.push((own.from_ns, load));
-        steps.push((own.to_ns, -load));
-    }
+    let workers: BTreeSet<&str> = owns.iter().map(|own| &*own.worker).collect();
     let most = i64::from(CAPACITY) * 1_000;
-    let mut cases = BTreeSet::new();
-    for (worker, mut steps) in steps {
-        // Ends sort before beginnings: they are below 0.
-        steps.sort_unstable();
-        let mut load = 0;
-        for (at_ns, step) in steps {
-            load += step;
-            if load > most {
-                cases.insert(format!("{worker} has {load} thousandths at {at_ns}, of {most}"));
-            }
-        }
-    }
-    cases.into_iter().collect()
+    let cases = |worker| {
+        let own = owns.iter().filter(move |own| own.worker == worker);
+        let load = |own: &Own| i64::try_from(own.load_milli).unwrap_or(i64::MAX);
+        let steps = steps(own.map(|own| (own.from_ns, own.to_ns, load(own), ())));
+        steps.into_iter().filter(|step| step.sum > most).map(move |Step { at_ns, sum, .. }| {
+            format!("{worker} has {sum} thousandths at {at_ns}, of {most}")
+        })
+    };
+    workers.into_iter().flat_map(cases).collect()
 }
 
 #[cfg(test)]
