@@ -6,20 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
+use tests::answers::shows;
+use tests::bench;
 use tests::kube::Program;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 
-const HELP: &str = "\
-Measures what an agent costs, with the command that shows each figure.
-
-Usage: cargo bench -p tests --bench agent [-- OPTIONS]
-
-Options:
-  --program FILE  the agent (default: the one that was built beside this)
-  --seconds N     look at each agent for N seconds (default 30)
-  -h, --help      print this
-
+const ROWS: &str = "\
 Rows:
   program      the agent's file; the aim is 10 MB
   image        an archive of it, packed as `make images` does
@@ -32,13 +26,11 @@ Rows:
 const STREAMS: usize = 1_000;
 
 fn main() {
-    let Options { program, seconds } = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => return println!("{HELP}"),
-        Err(message) => {
-            eprintln!("agent: {message} (try --help)");
-            std::process::exit(2);
-        }
+    let Options { program, seconds } = bench::options();
+    let program = match program {
+        // Cargo runs this in the tests' folder.
+        Some(program) => toolbox::root().join(program),
+        None => toolbox::binary("leasehold-agent"),
     };
     println!("agent, each looked at for {seconds} s\n");
     size("program", &program);
@@ -54,38 +46,16 @@ fn main() {
     }
 }
 
+/// Measures what an agent costs, with the command that shows each figure.
+#[derive(Debug, Parser)]
+#[command(name = "agent", after_help = ROWS)]
 struct Options {
-    program: PathBuf,
+    /// The agent's program [default: the one that was built beside this].
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// How long to look at each agent, in seconds.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-}
-
-impl Options {
-    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let (mut program, mut seconds) = (None, 30);
-        let mut args = args.filter(|arg| arg != "--bench");
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value"));
-            match arg.as_str() {
-                "-h" | "--help" => return Ok(None),
-                // Cargo runs this in the tests' folder.
-                "--program" => program = Some(toolbox::root().join(value()?)),
-                "--seconds" => {
-                    let text = value()?;
-                    let number = text.parse().ok().filter(|number| *number > 0);
-                    seconds = number.ok_or_else(|| {
-                        format!("invalid duration {text:?}: expected a number of seconds")
-                    })?;
-                }
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        let program = program.unwrap_or_else(|| toolbox::binary("leasehold-agent"));
-        if program.is_file() {
-            Ok(Some(Self { program, seconds }))
-        } else {
-            Err(format!("{} is not there", program.display()))
-        }
-    }
 }
 
 /// An agent that is run from this file.
@@ -116,8 +86,7 @@ fn manifest(streams: usize) -> String {
 fn holds(agent: &Agent, streams: usize) -> bool {
     let wanted =
         ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
-    let answer = get(agent.api, "/metrics").map(|(_, text)| text).unwrap_or_default();
-    wanted.iter().all(|line| answer.lines().any(|sample| sample == line))
+    wanted.iter().all(|line| shows(agent.api, line).is_some())
 }
 
 fn measure(name: &str, agent: &Agent, span: Duration) {

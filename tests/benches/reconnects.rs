@@ -3,37 +3,19 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use clap::Parser;
 use hdrhistogram::Histogram;
 use leasehold_types::Moment;
 use rustix::process::Signal;
 use tests::agents::{Agent, AgentIdentity, CLUSTER, Coordinators, FleetRecord, StandaloneReplicas};
-
-const HELP: &str = "\
-Ends the leader of two coordinators again and again, in turn by SIGKILL and by SIGTERM, and times
-for each agent how long it waits for the first grant of the next leader. Another replica follows
-each that has ended. All of it shares this machine's processors.
-
-Usage: cargo bench -p tests --bench reconnects [-- OPTIONS]
-       make reconnects [FAILOVERS=200]
-
-Options:
-  --agents N     (default 50)
-  --failovers N  (default 200)
-  --ttl SECONDS  how long a lease lasts (default 10)
-  -h, --help     print this
-
-Example:
-  make reconnects FAILOVERS=20
-
-It fails if an agent waits longer than 5 s, a lease ends without renewal, or a stream moves.";
+use tests::bench;
+use tests::process::soon_within;
 
 /// The longest wait for a first grant.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const STREAMS_PER_AGENT: usize = 2;
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
 /// A failover that takes longer is given up, and failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most that passes between two failovers, so that they meet beats at other moments.
@@ -43,54 +25,31 @@ const LINES_EVERY: usize = 20;
 /// How leaders end, in turn.
 const ENDS: [(&str, Signal); 2] = [("kill -9", Signal::KILL), ("step-down", Signal::TERM)];
 
+/// Ends the leader of two coordinators again and again, in turn by SIGKILL and by SIGTERM, and
+/// times for each agent how long it waits for the first grant of the next leader. Another replica
+/// follows each that has ended. All of it shares this machine's processors.
+///
+/// It fails if an agent waits longer than 5 s, a lease ends without renewal, or a stream moves.
+#[derive(Debug, Parser)]
+#[command(name = "reconnects", after_help = "Example:\n  make reconnects FAILOVERS=20")]
 struct Options {
+    /// Agents, with two streams each.
+    #[arg(long, default_value_t = 50, value_parser = bench::above_zero)]
     agents: usize,
+    /// How often a leader ends.
+    #[arg(long, default_value_t = 200, value_parser = bench::above_zero)]
     failovers: usize,
-    ttl_seconds: u64,
-}
-
-impl Options {
-    /// The options, or `None` if help is requested.
-    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let mut options = Self { agents: 50, failovers: 200, ttl_seconds: 10 };
-        // Cargo passes --bench to every benchmark.
-        let mut args = args.filter(|arg| arg != "--bench");
-        while let Some(arg) = args.next() {
-            if ["-h", "--help"].contains(&arg.as_str()) {
-                return Ok(None);
-            }
-            let number = args.next().and_then(|text| text.parse::<u32>().ok());
-            let number = number.filter(|number| *number > 0);
-            let number = number.ok_or_else(|| format!("{arg} wants a number above 0"));
-            match arg.as_str() {
-                "--agents" => options.agents = number? as usize,
-                "--failovers" => options.failovers = number? as usize,
-                "--ttl" => options.ttl_seconds = number?.into(),
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        Ok(Some(options))
-    }
+    /// How long a lease lasts, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    ttl: u64,
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            eprintln!("reconnects: {message} (try --help)");
-            return ExitCode::from(2);
-        }
-    };
-    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    println!("reconnects, {build}, {cores} processors, load {}", load());
+    let options: Options = bench::options();
+    println!("{}", bench::heading("reconnects"));
     let failures = Scenario::start(&options).play(options.failovers).await;
-    println!("load at the end: {}", load());
+    println!("load at the end: {}", bench::load());
     failures.iter().for_each(|failure| println!("!!! {failure}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -106,7 +65,7 @@ struct Scenario {
 
 impl Scenario {
     fn start(options: &Options) -> Self {
-        let replicas = StandaloneReplicas::start(options.agents, options.ttl_seconds);
+        let replicas = StandaloneReplicas::start(options.agents, options.ttl);
         let streams = options.agents * STREAMS_PER_AGENT;
         replicas.put_set("feeds", 0..streams);
         let record = Arc::new(FleetRecord::new(options.agents, streams));
@@ -124,13 +83,11 @@ impl Scenario {
     /// Plays all failovers; what went wrong, in sentences.
     async fn play(mut self, failovers: usize) -> Vec<String> {
         let streams = self.agents.len() * STREAMS_PER_AGENT;
-        let begun = Instant::now();
-        while self.record.owned() < streams || self.record.live_since(1) < self.agents.len() {
-            if begun.elapsed() > PATIENCE {
-                self.failures.push("the agents did not get their leases at the start".to_owned());
-                return self.failures;
-            }
-            tokio::time::sleep(LOOK).await;
+        let has_begun =
+            || self.record.owned() == streams && self.record.live_since(1) == self.agents.len();
+        if soon_within(PATIENCE, || has_begun().then_some(())).await.is_none() {
+            self.failures.push("the agents did not get their leases at the start".to_owned());
+            return self.failures;
         }
         self.record.take();
         for number in 1..=failovers {
@@ -155,15 +112,11 @@ impl Scenario {
         let end = number % ENDS.len();
         let epoch = self.record.epoch() + 1;
         let (place, ended) = self.replicas.end_leader(ENDS[end].1);
-        let begun = Instant::now();
         let agents = 0..self.agents.len();
         let first = |agent| self.record.first_grant(agent, epoch);
-        while !agents.clone().all(|agent| first(agent).is_some()) {
-            if begun.elapsed() > PATIENCE {
-                let late = agents.filter(|agent| first(*agent).is_none()).count();
-                return Err(format!("{late} agents had no grant after {PATIENCE:?}"));
-            }
-            tokio::time::sleep(LOOK).await;
+        let late = || agents.clone().filter(|agent| first(*agent).is_none()).count();
+        if soon_within(PATIENCE, || (late() == 0).then_some(())).await.is_none() {
+            return Err(format!("{} agents had no grant after {PATIENCE:?}", late()));
         }
         for agent in agents {
             let wait = first(agent).unwrap_or(Moment::NEVER).since(ended);
@@ -216,11 +169,4 @@ impl Scenario {
 
 fn seconds(microseconds: u64) -> String {
     format!("{:.3} s", Duration::from_micros(microseconds).as_secs_f64())
-}
-
-/// How busy the machine is: the mean numbers of processes that ran or waited in the last minute,
-/// the last five and the last fifteen.
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }

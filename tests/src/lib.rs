@@ -3,6 +3,7 @@
 
 pub mod agents;
 pub mod answers;
+pub mod bench;
 pub mod browser;
 pub mod chaos;
 pub mod command_line;

@@ -10,26 +10,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use rustix::process::{Resource, getrlimit};
 use scenario::Size;
-use tests::toolbox;
+use tests::{bench, toolbox};
 
-const HELP: &str = "\
-Takes whole fleets of agents through every change: two real coordinators, and each agent's core
-with a gRPC connection of its own. All of it shares this machine's processors.
-
-Usage: cargo bench -p tests --bench fleet [-- OPTIONS]
-
-Options:
-  --agents N --streams N  this fleet alone (default: 2,000 agents with 4,000 streams; 1,000 agents
-                          with 1,000,000 streams; 50 agents with as many; 20,000 agents with 40,000
-                          streams, or as many agents as may have open files here)
-  --ttl SECONDS           how long a lease lasts (default 10; twice as long for the 20,000 agents,
-                          all of which dial on the processors of this one machine)
-  --failovers N           kill the leader so often (default 1)
-  --patience SECONDS      a phase that takes longer is given up, and failed (default 600)
-  -h, --help              print this
-
+const COLUMNS: &str = "\
 Columns:
   time       from the phase's change to the state that it leads to
   elections  leaders elected in the phase; more than one where the leader is killed, or any
@@ -45,26 +31,14 @@ Before the last phase it says how long `leasehold workers` and `leasehold status
 const OTHER_FILES: usize = 500;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            eprintln!("fleet: {message} (try --help)");
-            return ExitCode::from(2);
-        }
-    };
-    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    println!("fleet, {build}, {cores} processors");
+    let options: Options = bench::options();
+    println!("{}", bench::heading("fleet"));
     // A program that was not built shows now and not after the failovers.
     for program in ["leasehold-coordinator", "leasehold"] {
         let _: PathBuf = toolbox::binary(program);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.min(4))
+        .worker_threads(std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)))
         .enable_all()
         .build()
         .expect("a runtime");
@@ -79,59 +53,50 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Takes whole fleets of agents through every change: two real coordinators, and each agent's core
+/// with a gRPC connection of its own. All of it shares this machine's processors.
+///
+/// Without `--agents` and `--streams`: 2,000 agents with 4,000 streams; 1,000 agents with 1,000,000
+/// streams; 50 agents with as many; 20,000 agents with 40,000 streams, or as many agents as may
+/// have open files here.
+#[derive(Debug, Parser)]
+#[command(name = "fleet", after_help = COLUMNS)]
 struct Options {
-    agents: Option<usize>,
-    streams: Option<usize>,
-    ttl: Duration,
-    patience: Duration,
+    /// Agents of the only fleet.
+    #[arg(long, requires = "streams", value_parser = clap::value_parser!(u32).range(2..))]
+    agents: Option<u32>,
+    /// Streams of the only fleet.
+    #[arg(long, requires = "agents", value_parser = clap::value_parser!(u32).range(10..))]
+    streams: Option<u32>,
+    /// How long a lease lasts, in seconds; twice as long for the 20,000 agents, all of which dial
+    /// on the processors of this one machine.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    ttl: u64,
+    /// How often the leader is killed.
+    #[arg(long, default_value_t = 1, value_parser = bench::above_zero)]
     failovers: usize,
+    /// A phase that takes longer, in seconds, is given up, and failed.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
 }
 
 impl Options {
-    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let (ttl, patience) = (Duration::from_secs(10), Duration::from_secs(600));
-        let mut options = Self { agents: None, streams: None, ttl, patience, failovers: 1 };
-        // Cargo passes --bench to every benchmark.
-        let mut args = args.filter(|arg| arg != "--bench");
-        while let Some(arg) = args.next() {
-            if ["-h", "--help"].contains(&arg.as_str()) {
-                return Ok(None);
-            }
-            let value = args.next().and_then(|text| text.parse::<u32>().ok());
-            let value = value.filter(|value| *value > 0);
-            let value = value.ok_or_else(|| format!("{arg} wants a number above 0"));
-            match arg.as_str() {
-                "--agents" => options.agents = Some(value? as usize),
-                "--streams" => options.streams = Some(value? as usize),
-                "--ttl" => options.ttl = Duration::from_secs(value?.into()),
-                "--failovers" => options.failovers = value? as usize,
-                "--patience" => options.patience = Duration::from_secs(value?.into()),
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        match (options.agents, options.streams) {
-            (Some(0..2), _) => Err("--agents must be at least 2".into()),
-            (_, Some(0..10)) => Err("--streams must be at least 10".into()),
-            (Some(_), None) | (None, Some(_)) => Err("--agents and --streams go together".into()),
-            (Some(_), Some(_)) | (None, None) => Ok(Some(options)),
-        }
-    }
-
     fn sizes(&self) -> Vec<Size> {
         let size = |agents, streams, ttl| Size {
             agents: at_most_files(agents),
             streams,
             ttl,
-            patience: self.patience,
+            patience: Duration::from_secs(self.patience),
             failovers: self.failovers,
         };
+        let ttl = Duration::from_secs(self.ttl);
         match self.agents.zip(self.streams) {
-            Some((agents, streams)) => vec![size(agents, streams, self.ttl)],
+            Some((agents, streams)) => vec![size(agents as usize, streams as usize, ttl)],
             None => vec![
-                size(2_000, 4_000, self.ttl),
-                size(1_000, 1_000_000, self.ttl),
-                size(50, 1_000_000, self.ttl),
-                size(20_000, 40_000, self.ttl * 2),
+                size(2_000, 4_000, ttl),
+                size(1_000, 1_000_000, ttl),
+                size(50, 1_000_000, ttl),
+                size(20_000, 40_000, ttl * 2),
             ],
         }
     }

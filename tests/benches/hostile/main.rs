@@ -16,91 +16,44 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use attacks::ClientReport;
+use clap::Parser;
 use load::Load;
 use test_bed::TestBed;
-use tests::process::{give_up, is_given_up};
+use tests::bench;
+use tests::process::is_given_up;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 use verdict::Verdict;
 use watch::Watch;
 
-const HELP: &str = "\
-Two coordinators with 256 MiB of memory each, on a real Kubernetes API server, serve agents whose
-jobs change and whose connections end now and then. A client in a process of its own attacks both
-in every way at once. All of it shares this machine's processors.
-
-Usage: cargo bench -p tests --bench hostile [-- OPTIONS]
-       make hostile [SECONDS=600]
-
-Options:
-  --seconds N      how long the client attacks (default 600)
-  --agents N       agents that are served meanwhile (default 200)
-  --connections N  connections of the client that say nothing, or half of a handshake (default
-                   10000; its calls come on top)
-  -h, --help       print this
-
-Example:
-  make hostile SECONDS=60
-
-It fails if the leader changes, a lease ends without renewal, a stream moves, a hello in another
-pod's name is welcome, a coordinator uses more than its memory, an answer of the webhook to the API
-server is missing or takes a second or more, or an attack was not made. A busy machine makes the
-webhook slow by itself: the output has the load before and after.";
-
-/// The option by which the bench starts its client.
-const ATTACK: &str = "--attack";
-
+/// Two coordinators with 256 MiB of memory each, on a real Kubernetes API server, serve agents
+/// whose jobs change and whose connections end now and then. A client in a process of its own
+/// attacks both in every way at once. All of it shares this machine's processors.
+///
+/// It fails if the leader changes, a lease ends without renewal, a stream moves, a hello in another
+/// pod's name is welcome, a coordinator uses more than its memory, an answer of the webhook to the
+/// API server is missing or takes a second or more, or an attack was not made. A busy machine makes
+/// the webhook slow by itself: the output has the load before and after.
+#[derive(Debug, Parser)]
+#[command(name = "hostile", after_help = "Example:\n  make hostile SECONDS=60")]
 struct Options {
+    /// How long the client attacks, in seconds.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Agents that are served meanwhile.
+    #[arg(long, default_value_t = 200, value_parser = bench::above_zero)]
     agents: usize,
+    /// Connections of the client that say nothing, or half of a handshake; its calls come on top.
+    #[arg(long, default_value_t = 10_000, value_parser = bench::above_zero)]
     connections: usize,
-    /// The file that describes the target, in the client's process.
+    /// The file that describes the target: the bench starts its client with it.
+    #[arg(long, value_name = "FILE", hide = true)]
     attack: Option<PathBuf>,
-}
-
-impl Options {
-    /// The options, or `None` if help is requested.
-    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let mut options = Self { seconds: 600, agents: 200, connections: 10_000, attack: None };
-        // Cargo passes --bench to every benchmark.
-        let mut args = args.filter(|arg| arg != "--bench");
-        while let Some(arg) = args.next() {
-            if ["-h", "--help"].contains(&arg.as_str()) {
-                return Ok(None);
-            }
-            let value = args.next();
-            let number = || {
-                let number = value.as_ref().and_then(|text| text.parse::<u32>().ok());
-                number
-                    .filter(|number| *number > 0)
-                    .ok_or_else(|| format!("{arg} wants a number above 0"))
-            };
-            match arg.as_str() {
-                "--seconds" => options.seconds = number()?.into(),
-                "--agents" => options.agents = number()? as usize,
-                "--connections" => options.connections = number()? as usize,
-                ATTACK => options.attack = value.map(PathBuf::from),
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        Ok(Some(options))
-    }
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        Err(message) => {
-            eprintln!("hostile: {message} (try --help)");
-            return ExitCode::from(2);
-        }
-    };
+    let options: Options = bench::options();
     if let Some(file) = &options.attack {
         return match attacks::run(file).await {
             Ok(()) => ExitCode::SUCCESS,
@@ -110,19 +63,10 @@ async fn main() -> ExitCode {
             }
         };
     }
-    let mut interrupt = signal(SignalKind::interrupt()).expect("signals can be heard");
-    let mut terminate = signal(SignalKind::terminate()).expect("signals can be heard");
-    let given_up = tokio::spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        give_up();
-        eprintln!("==> given up");
-    });
+    let given_up = bench::given_up();
     // What is given up is dropped, and ends all that it has started.
     let ended = tokio::select! {
-        ended = bench(&options) => ended,
+        ended = play(&options) => ended,
         _ = given_up => return ExitCode::from(130),
     };
     match ended {
@@ -141,10 +85,8 @@ async fn main() -> ExitCode {
 }
 
 /// Plays everything; which bounds were broken, in sentences.
-async fn bench(options: &Options) -> Result<Vec<String>> {
-    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    println!("hostile, {build}, {cores} processors, load {}", watch::load());
+async fn play(options: &Options) -> Result<Vec<String>> {
+    println!("{}", bench::heading("hostile"));
     let Some(test_bed) = TestBed::start(options.agents).await else {
         bail!("there is no control plane to run on: `make tools` builds it");
     };
@@ -170,14 +112,15 @@ async fn bench(options: &Options) -> Result<Vec<String>> {
     };
     verdict.print();
     load.end().await;
-    println!("==> load at the end: {}", watch::load());
+    println!("==> load at the end: {}", bench::load());
     Ok(verdict.failures())
 }
 
 fn start_client(file: &std::path::Path) -> Result<Child> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
-    command.arg(ATTACK).arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    command.arg("--attack").arg(file).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.spawn().context("the hostile client does not start")
 }
 

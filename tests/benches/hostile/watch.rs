@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use tests::http;
 use tests::process::{PEAK_MEMORY, memory_kib};
+use tests::{bench, http};
 use tokio::time::{interval, timeout};
 
 use crate::LOOK;
@@ -106,7 +106,7 @@ impl Watch {
                     load.leader_changes(),
                     longest(&self.replicas[0]),
                     longest(&self.replicas[1]),
-                    self::load()
+                    bench::load()
                 );
             }
         }
@@ -177,11 +177,4 @@ async fn counted(test_bed: &TestBed) -> Result<[(u64, u64); REPLICAS]> {
     }
     let of = |number, is_all| buckets.get(&(number, is_all)).copied().unwrap_or_default();
     Ok(std::array::from_fn(|number| (of(number, true), of(number, false))))
-}
-
-/// How busy the machine is: the mean numbers of processes that ran or waited in the last minute,
-/// the last five and the last fifteen.
-pub(crate) fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }

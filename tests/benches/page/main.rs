@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
+use tests::bench;
 use tests::browser::Browser;
 use tests::command_line::CommandLine;
 use tests::process::Coordinator;
@@ -65,7 +66,7 @@ const RECORD: &str = "
 /// Opens the page in a real browser while many workers' running jobs change four times a second, in
 /// the view of the fleet and in that of the cluster.
 #[derive(Debug, Parser)]
-#[command(after_help = COLUMNS)]
+#[command(name = "page", after_help = COLUMNS)]
 struct Options {
     /// Workers of the cluster.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -76,13 +77,10 @@ struct Options {
     /// How long each view is watched.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Given by Cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = bench::options();
     let Some(browser) = Browser::start_traced("the benchmark of the page", TRACED) else {
         return ExitCode::FAILURE;
     };
@@ -96,13 +94,9 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options, browser: &Browser) {
-    let Options { workers: count, changed, seconds, .. } = *options;
-    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    println!(
-        "page, {build}, {cores} processors: {count} workers, {changed} of them change every {} ms",
-        INTERVAL.as_millis()
-    );
+    let Options { workers: count, changed, seconds } = *options;
+    println!("{}", bench::heading("page"));
+    println!("{count} workers, {changed} of them change every {} ms", INTERVAL.as_millis());
     let budget = count * JOBS_PER_WORKER;
     let manifest = format!(
         "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: large}}\n\

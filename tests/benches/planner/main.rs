@@ -7,16 +7,10 @@ mod streams;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-const HELP: &str = "\
-Times the planner for fleets and pipelines of several sizes, and holds its plans against the best.
+use clap::Parser;
+use tests::bench;
 
-Usage: cargo bench -p tests --bench planner [-- OPTIONS]
-
-Options:
-  --runs N   take the median of N runs (default 9)
-  --quick    leave the largest out
-  -h, --help print this
-
+const COLUMNS: &str = "\
 Streams:
   time     median of the runs, one call of the planner
   moved    streams whose owner changes, those of a worker that left included
@@ -42,47 +36,23 @@ Healing:
   longest  its longest look at the world in the last run";
 
 fn main() {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("planner: {message} (try --help)");
-            std::process::exit(2);
-        }
-    };
-    if options.help {
-        println!("{HELP}");
-        return;
-    }
+    let options = bench::options();
     streams::bench(&options);
     pipelines::bench(&options);
     healing::bench(&options);
 }
 
+/// Times the planner for fleets and pipelines of several sizes, and holds its plans against the
+/// best.
+#[derive(Debug, Parser)]
+#[command(name = "planner", after_help = COLUMNS)]
 struct Options {
+    /// How many runs the median is of.
+    #[arg(long, default_value_t = 9, value_parser = bench::above_zero)]
     runs: usize,
+    /// Leaves the largest out.
+    #[arg(long)]
     quick: bool,
-    help: bool,
-}
-
-impl Options {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self { runs: 9, quick: false, help: false };
-        while let Some(arg) = args.next() {
-            match arg.as_str() {
-                // Cargo passes it to every benchmark.
-                "--bench" => {}
-                "--quick" => options.quick = true,
-                "-h" | "--help" => options.help = true,
-                "--runs" => {
-                    let runs = args.next().and_then(|text| text.parse().ok());
-                    let runs = runs.filter(|runs| *runs > 0);
-                    options.runs = runs.ok_or("--runs wants a number above 0")?;
-                }
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// Runs it this many times; the median, and what the last run gave.
