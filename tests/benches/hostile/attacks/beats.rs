@@ -47,12 +47,9 @@ async fn flood(
 ) -> &'static str {
     let Ok(channel) = network.channel(index).await else { return "no connection" };
     let hello = hello(&worker.cluster, &worker.worker, link);
-    let mut session = match Session::open(channel, &worker.token, hello).await {
-        Ok(session) => session,
-        Err(answer) => return answer,
-    };
-    let epoch = match session.welcome().await {
-        Ok(epoch) => epoch,
+    let welcomed = Session::welcomed(channel, &worker.token, hello).await;
+    let (mut session, epoch) = match welcomed {
+        Ok(welcomed) => welcomed,
         Err(answer) => return answer,
     };
     let to = session.to.clone();

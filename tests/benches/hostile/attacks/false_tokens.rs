@@ -70,12 +70,6 @@ async fn ask(channel: Channel, token: &str) -> &'static str {
 }
 
 async fn greet(channel: Channel, token: &str) -> &'static str {
-    let session = Session::open(channel, token, hello("honest/builds", "w-0", 1)).await;
-    match session {
-        Ok(mut session) => match session.welcome().await {
-            Ok(_) => "WELCOME",
-            Err(answer) => answer,
-        },
-        Err(answer) => answer,
-    }
+    let welcomed = Session::welcomed(channel, token, hello("honest/builds", "w-0", 1)).await;
+    welcomed.map_or_else(|answer| answer, |_| "WELCOME")
 }

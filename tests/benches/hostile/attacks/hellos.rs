@@ -49,8 +49,6 @@ pub(crate) fn start(
 async fn greet(network: &Network, index: usize, worker: &OwnWorker, link: u64) -> &'static str {
     let Ok(channel) = network.channel(index).await else { return "no connection" };
     let hello = hello(&worker.cluster, &worker.worker, link);
-    match Session::open(channel, &worker.token, hello).await {
-        Ok(mut session) => session.welcome().await.map_or_else(|answer| answer, |_| "welcome"),
-        Err(answer) => answer,
-    }
+    let welcomed = Session::welcomed(channel, &worker.token, hello).await;
+    welcomed.map_or_else(|answer| answer, |_| "welcome")
 }

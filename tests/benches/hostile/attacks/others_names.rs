@@ -62,8 +62,6 @@ async fn pose(network: &Network, index: usize, worker: &OwnWorker, link: u64) ->
     let Ok(channel) = network.channel(index).await else { return "no connection" };
     let (cluster, name) = name(network, worker);
     let hello = hello(&cluster, &name, link);
-    match Session::open(channel, &worker.token, hello).await {
-        Ok(mut session) => session.welcome().await.map_or_else(|answer| answer, |_| WELCOME),
-        Err(answer) => answer,
-    }
+    let welcomed = Session::welcomed(channel, &worker.token, hello).await;
+    welcomed.map_or_else(|answer| answer, |_| WELCOME)
 }

@@ -26,12 +26,19 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Opens one with this hello and token.
-    pub(super) async fn open(
+    /// Opens one; the epoch of its welcome, or another answer.
+    pub(super) async fn welcomed(
         channel: Channel,
         token: &str,
         hello: Hello,
-    ) -> Result<Self, &'static str> {
+    ) -> Result<(Self, u64), &'static str> {
+        let mut session = Self::open(channel, token, hello).await?;
+        let epoch = session.welcome().await?;
+        Ok((session, epoch))
+    }
+
+    /// Opens one with this hello and token.
+    async fn open(channel: Channel, token: &str, hello: Hello) -> Result<Self, &'static str> {
         let (to, messages) = mpsc::channel(WAITING_MAX);
         // There is room: nothing was sent.
         let _ = to.send(message(Said::Hello(hello))).await;
@@ -44,7 +51,7 @@ impl Session {
     }
 
     /// What it is told first that is not to wait: the epoch of a welcome, or another answer.
-    pub(super) async fn welcome(&mut self) -> Result<u64, &'static str> {
+    async fn welcome(&mut self) -> Result<u64, &'static str> {
         let answer = async {
             loop {
                 match self.from.message().await.map(|heard| heard.and_then(|answer| answer.message))
