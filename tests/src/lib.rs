@@ -5,6 +5,7 @@ pub mod agents;
 pub mod answers;
 pub mod bench;
 pub mod browser;
+pub mod certificates;
 pub mod chaos;
 pub mod command_line;
 pub mod http;

@@ -14,10 +14,10 @@ use leasehold_proto::admin::v1::{
 use leasehold_proto::coordinator::v1::FollowRequest;
 use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
 use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClient;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
-use serde_json::Value;
+use tests::answers::{lease, shows};
+use tests::certificates::{Authority, authority, signed};
 use tests::keda::object;
-use tests::process::{Process, Replica, eventually, free_address, get};
+use tests::process::{Process, Replica, eventually, free_address};
 use tests::toolbox;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Status};
@@ -47,7 +47,7 @@ const NAMES: [(&str, [bool; 4]); 6] = [
 /// A coordinator with mutual TLS, and the authority of its clients.
 struct TestReplicas {
     folder: tempfile::TempDir,
-    authority: CertifiedIssuer<'static, KeyPair>,
+    authority: Authority,
     coordinator: Replica,
 }
 
@@ -56,10 +56,7 @@ impl TestReplicas {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
         std::fs::write(folder.path().join("manifests/all.yaml"), MANIFESTS).expect("a manifest");
-        let mut params = CertificateParams::new(Vec::new()).expect("no name is valid");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
-        let authority = authority.expect("an authority");
+        let authority = authority();
         std::fs::write(folder.path().join("ca.pem"), authority.pem()).expect("a file");
         let (cert, key) = signed(&authority, "coordinator", None);
         std::fs::write(folder.path().join("coordinator.pem"), cert).expect("a file");
@@ -69,10 +66,7 @@ impl TestReplicas {
         let flags = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
         let ports = [free_address(), free_address()];
         let coordinator = Replica::start_at(folder.path(), "coordinator", ports, &flags);
-        eventually("a leader", || {
-            let (_, metrics) = get(coordinator.http, "/metrics")?;
-            metrics.contains("\nleasehold_leader 1\n").then_some(())
-        });
+        eventually("a leader", || shows(coordinator.http, "leasehold_leader 1"));
         Self { folder, authority, coordinator }
     }
 
@@ -109,26 +103,6 @@ impl TestReplicas {
         let endpoint = endpoint.expect("an address").tls_config(tls).expect("TLS");
         endpoint.connect().await.expect("a connection")
     }
-}
-
-/// A certificate for loopback and, if given, a URI; its key.
-fn signed(
-    authority: &CertifiedIssuer<'static, KeyPair>,
-    subject: &str,
-    uri: Option<&str>,
-) -> (String, String) {
-    let key = KeyPair::generate().expect("a key");
-    let hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let mut params = CertificateParams::new(hosts).expect("parameters");
-    params.distinguished_name.push(DnType::CommonName, subject);
-    let uri = uri.map(|uri| SanType::URI(uri.try_into().expect("ASCII")));
-    params.subject_alt_names.extend(uri);
-    let certificate = params.signed_by(&key, authority).expect("a certificate");
-    (certificate.pem(), key.serialize_pem())
-}
-
-fn lease(api: SocketAddr) -> Option<Value> {
-    serde_json::from_str(&get(api, "/v1/lease")?.1).ok()
 }
 
 fn pool_of_three(api: SocketAddr) -> Option<()> {

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tests::certificates::{authority, signed};
 use tests::process::{Coordinator, Process, Replica, eventually, free_address, get};
 use tests::toolbox;
 
@@ -108,17 +108,12 @@ fn the_http_port_reports_that_it_does_not_serve_grpc() {
 
 /// Writes an authority, a certificate that it has signed, its key and a token into files.
 fn write_certificates(folder: &Path) {
-    let mut ca = CertificateParams::new(Vec::new()).expect("parameters");
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().expect("a key"));
-    let ca = ca.expect("an authority");
-    let key = KeyPair::generate().expect("a key");
-    let own = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
-    let own = own.signed_by(&key, &ca).expect("a certificate");
+    let ca = authority();
+    let (cert, key) = signed(&ca, "localhost", None);
     for (name, text) in [
         ("ca.pem", ca.pem()),
-        ("cert.pem", own.pem()),
-        ("key.pem", key.serialize_pem()),
+        ("cert.pem", cert),
+        ("key.pem", key),
         ("token", "a.b.c".to_owned()),
         ("empty.pem", String::new()),
     ] {

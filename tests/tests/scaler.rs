@@ -4,8 +4,9 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
+use tests::answers;
+use tests::certificates::{authority, signed};
 use tests::keda::{Authentication, Keda, Right, object};
 use tests::process::{Replica, free_address, get, soon};
 
@@ -63,15 +64,10 @@ fn flags(folder: &Path, is_secured: bool) -> Vec<String> {
 
 /// Writes a certificate for `localhost` and its key; the certificate of who signed it.
 fn certify(folder: &Path) -> String {
-    let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
-    let authority = authority.expect("an authority");
-    let key = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
-    let certificate = params.signed_by(&key, &authority).expect("a certificate");
-    std::fs::write(folder.join("cert.pem"), certificate.pem()).expect("a file");
-    std::fs::write(folder.join("key.pem"), key.serialize_pem()).expect("a file");
+    let authority = authority();
+    let (certificate, key) = signed(&authority, "coordinator", None);
+    std::fs::write(folder.join("cert.pem"), certificate).expect("a file");
+    std::fs::write(folder.join("key.pem"), key).expect("a file");
     authority.pem()
 }
 
@@ -83,11 +79,7 @@ fn start(folder: &Path, name: &str, ports: [std::net::SocketAddr; 2], secured: b
 
 /// Waits until a replica shows this line among its metrics.
 async fn shows(replica: &Replica, line: &str) {
-    soon(line, || {
-        let (_, metrics) = get(replica.http, "/metrics")?;
-        metrics.lines().any(|sample| sample == line).then_some(())
-    })
-    .await;
+    soon(line, || answers::shows(replica.http, line)).await;
 }
 
 impl PolledReplica {

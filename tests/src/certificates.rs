@@ -1,0 +1,33 @@
+//! Certificates of an authority of the test's own.
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+
+/// Who signs certificates.
+pub type Authority = CertifiedIssuer<'static, KeyPair>;
+
+/// A new authority.
+///
+/// # Panics
+/// If it cannot be made.
+#[must_use]
+pub fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority")
+}
+
+/// A certificate for loopback and, if given, a URI; its key.
+///
+/// # Panics
+/// If it cannot be made.
+#[must_use]
+pub fn signed(authority: &Authority, subject: &str, uri: Option<&str>) -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let mut params = CertificateParams::new(hosts).expect("parameters");
+    params.distinguished_name.push(DnType::CommonName, subject);
+    let uri = uri.map(|uri| SanType::URI(uri.try_into().expect("ASCII")));
+    params.subject_alt_names.extend(uri);
+    let certificate = params.signed_by(&key, authority).expect("a certificate");
+    (certificate.pem(), key.serialize_pem())
+}
