@@ -44,4 +44,4 @@ pub use record::{Record, Version};
 pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
 pub use rollout_scenario::{Disruption, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, WorkloadKind};
-pub use wait::{POLL, throughout, until, until_answer};
+pub use wait::{POLL, until, until_answer};

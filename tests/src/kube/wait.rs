@@ -1,7 +1,7 @@
 //! Bounded waiting in tests on a cluster. Each wait says what it waited for and what it saw last.
 
 use std::fmt::{Debug, Display};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::process::{HANG, until_ok};
 
@@ -46,13 +46,4 @@ pub async fn until_answer<T, E: Display>(
         Some(why) => panic!("timed out waiting for {what}: {why}"),
         None => panic!("timed out waiting for {what}: no answer"),
     })
-}
-
-/// Repeats a check for this time: what has to hold until then, and not only at its end.
-pub fn throughout(time: Duration, mut check: impl FnMut()) {
-    let begun = Instant::now();
-    while begun.elapsed() < time {
-        check();
-        std::thread::sleep(POLL);
-    }
 }

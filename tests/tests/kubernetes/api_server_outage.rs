@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use leasehold_demo::clock::now_ns;
 use serde_json::json;
 use tests::kube::{
-    Component, ControlPlane, FleetFixture, Namespace, Work, feeds, list, object, throughout, until,
+    Component, ControlPlane, FleetFixture, Namespace, Work, feeds, list, object, until,
 };
+use tests::process::throughout;
 
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(120);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::kube::{FleetFixture, list, name, names, object, throughout, until};
-use tests::process::eventually;
+use tests::kube::{FleetFixture, list, name, names, object, until};
+use tests::process::{eventually, throughout};
 
 use crate::evictions::{builds, busy_workers, hanging_jobs, wait_for_busy};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Cluster, Component, Namespace, Operator, Replicas, throughout};
-use tests::process::{eventually, get};
+use tests::kube::{Access, Cluster, Component, Namespace, Operator, Replicas};
+use tests::process::{eventually, get, throughout};
 use tests::toolbox;
 
 use crate::installed::ExclusiveControlPlane;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, throughout, until};
-use tests::process::{eventually, get};
+use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, until};
+use tests::process::{eventually, get, throughout};
 
 const STREAMS: u32 = 6;
 

@@ -3,21 +3,12 @@
 
 use std::thread;
 
-use tests::kube::{RealInstallation, TestNamespace};
-use tests::process::{eventually, until_ok};
+use serde_json::{Value, json};
+use tests::kube::{RealInstallation, TestNamespace, list, object, until};
+use tests::process::eventually;
 
 use super::{cluster, deployment, nothing_broke, pods};
 
-/// A budget as users write it.
-const BUDGET: &str = "
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: theirs}
-spec:
-  maxUnavailable: 1
-  unhealthyPodEvictionPolicy: AlwaysAllow
-  selector: {matchLabels: {app: builds}}
-";
 /// The namespace and the Deployment of the coordinator.
 const COORDINATOR: [&str; 3] =
     ["--namespace", "leasehold-system", "deployment/leasehold-coordinator"];
@@ -33,13 +24,21 @@ struct Fleet<'a> {
 impl<'a> Fleet<'a> {
     fn start(installation: &'a RealInstallation) -> Self {
         let namespace = installation.namespace("nodes");
-        let adopted = "  onCordon: Drain\n  workloadRef: {kind: Deployment, name: builds}\n";
-        namespace.apply(&cluster(8, adopted));
+        let mut adopting = cluster(8);
+        adopting[0]["spec"]["onCordon"] = json!("Drain");
+        adopting[0]["spec"]["workloadRef"] = json!({ "kind": "Deployment", "name": "builds" });
+        namespace.apply(&list(adopting));
         let jobs = ["--streams", "--job-ms-min=5000", "--job-ms-max=7000"];
-        let one_away = deployment(&namespace, 4, &jobs)
-            .replace("{maxSurge: 100%, maxUnavailable: 0}", "{maxSurge: 1, maxUnavailable: 1}");
-        namespace.apply(&one_away);
-        namespace.apply(BUDGET);
+        let mut workers = deployment(&namespace, 4, &jobs);
+        let one_away = json!({ "maxSurge": 1, "maxUnavailable": 1 });
+        workers["spec"]["strategy"]["rollingUpdate"] = one_away;
+        namespace.apply(&workers);
+        let theirs = json!({
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": { "matchLabels": { "app": "builds" } },
+        });
+        namespace.apply(&object("PodDisruptionBudget", "theirs", theirs));
         let fleet = Self { installation, namespace };
         fleet.until_all_work();
         fleet
@@ -79,9 +78,7 @@ impl<'a> Fleet<'a> {
 
     /// The workers that drain.
     fn draining(&self) -> usize {
-        let mark = |pod: &&serde_json::Value| {
-            pod["metadata"]["annotations"]["leasehold.dev/drain"].is_string()
-        };
+        let mark = |pod: &&Value| pod["metadata"]["annotations"]["leasehold.dev/drain"].is_string();
         self.namespace.pods().iter().filter(mark).count()
     }
 }
@@ -91,9 +88,9 @@ fn kubectl(installation: &RealInstallation, line: &str) {
     installation.cluster().access().kubectl(&line.split(' ').collect::<Vec<_>>());
 }
 
-/// A drain as people type it, for the pods with this label.
-fn drain(node: &str, app: &str) -> String {
-    format!("drain {node} --pod-selector=app={app} --delete-emptydir-data --force --timeout=170s")
+/// A drain as people type it, of the workers alone.
+fn drain(node: &str) -> String {
+    format!("drain {node} --pod-selector=app=builds --delete-emptydir-data --force --timeout=170s")
 }
 
 #[test]
@@ -103,7 +100,7 @@ fn nodes_that_go_wait_for_jobs_and_never_take_more_workers_than_the_budget() {
 
     // An administrator drains a node.
     let drained = fleet.node_with_workers();
-    fleet.kubectl(&drain(&drained, "builds"));
+    fleet.kubectl(&drain(&drained));
     fleet.until_no_worker_on(&drained);
     fleet.until_all_work();
     fleet.kubectl(&format!("uncordon {drained}"));
@@ -143,15 +140,13 @@ fn a_node_is_drained_while_no_coordinator_runs_and_no_job_is_lost() {
         access.kubectl(&[&["scale"], &COORDINATOR[..], &["--replicas", replicas]].concat());
     };
     scale("0");
-    until_ok("the end of the coordinators", || {
-        let objects = installation.cluster().access().objects();
-        let pods = objects.list(COORDINATOR[1], "pods").map_err(|error| format!("{error:?}"))?;
-        if pods.is_empty() { Ok(()) } else { Err(format!("{} pods", pods.len())) }
-    });
+    let objects = installation.cluster().access().objects();
+    let coordinators = || objects.list(COORDINATOR[1], "pods").expect("a list").len();
+    until("the end of the coordinators", coordinators, |left| *left == 0);
     let before = pods(&fleet.namespace);
     let drained = fleet.node_with_workers();
     thread::scope(|scope| {
-        let drains = scope.spawn(|| fleet.kubectl(&drain(&drained, "builds")));
+        let drains = scope.spawn(|| fleet.kubectl(&drain(&drained)));
         // Nobody refuses an eviction. The pod ends when its agent has nothing left, and no other
         // pod is made without an agent.
         eventually("the end of a worker", || {
@@ -172,15 +167,17 @@ fn a_node_is_drained_while_no_coordinator_runs_and_no_job_is_lost() {
 /// Its jobs never end: the fleet's manifest says that its node waits for them for five seconds.
 fn a_job_that_hangs_leaves_its_node_after_the_deadline(installation: &RealInstallation) {
     let namespace = installation.namespace("hung");
-    let release = "{deadline: 5s, afterDeadline: Release}";
-    namespace.apply(&cluster(2, "").replace("{deadline: 4m}", release));
+    let mut releasing = cluster(2);
+    releasing[0]["spec"]["drain"] = json!({ "deadline": "5s", "afterDeadline": "Release" });
+    namespace.apply(&list(releasing));
     let hangs = ["--job-ms-min=3600000", "--job-ms-max=3600000"];
-    let hung = deployment(&namespace, 1, &hangs).replace("app: builds", "app: hung");
-    namespace.apply(&hung.replace("GracePeriodSeconds: 300", "GracePeriodSeconds: 5"));
+    let mut workers = deployment(&namespace, 1, &hangs);
+    workers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(5);
+    namespace.apply(&workers);
     namespace.until("wc/builds", ".status.jobs.running", "2");
     let first = &pods(&namespace)[0];
     let node = namespace.field(&format!("pod/{first}"), ".spec.nodeName");
-    kubectl(installation, &drain(&node, "hung"));
+    kubectl(installation, &drain(&node));
     kubectl(installation, &format!("uncordon {node}"));
     let evidence = namespace.evidence();
     let lost = evidence.runs.iter().filter(|run| run.worker == *first && !run.done).count();
