@@ -7,23 +7,12 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
+use leasehold_kube_api::node_taints::removal_taint;
 use leasehold_platform_kube::watch_cache::{ObjectKey, WatchCache};
 use tokio::sync::watch;
 
 /// The well-known label.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-
-/// The keys of taints by which autoscalers and handlers of interruptions say that a node goes soon.
-/// They do not cordon it. A taint that only proposes its removal is not among them.
-const LEAVING_TAINTS: [&str; 5] = [
-    "karpenter.sh/disrupted",
-    "karpenter.sh/disruption",
-    "ToBeDeletedByClusterAutoscaler",
-    "cloud.google.com/impending-node-termination",
-    "node.cloudprovider.kubernetes.io/shutdown",
-];
-/// The taints of the AWS Node Termination Handler begin with this; each says why.
-const AWS_HANDLER_TAINTS: &str = "aws-node-termination-handler/";
 
 /// The names of the nodes that take no new pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,9 +89,7 @@ impl NodeFacts {
         let spec = node.spec.as_ref();
         let is_cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
         let mut taints = spec.into_iter().flat_map(|spec| spec.taints.iter().flatten());
-        let is_leaving = taints.any(|taint| {
-            LEAVING_TAINTS.contains(&&*taint.key) || taint.key.starts_with(AWS_HANDLER_TAINTS)
-        });
+        let is_leaving = taints.any(|taint| removal_taint(&taint.key).is_some());
         let is_leaving = is_leaving || node.metadata.deletion_timestamp.is_some();
         let zone = node.labels().get(ZONE_LABEL).cloned();
         let facts = Self { is_cordoned, is_leaving, zone };
@@ -112,6 +99,7 @@ impl NodeFacts {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_kube_api::node_taints::REMOVAL_TAINTS;
     use serde_json::{Value, json};
 
     use super::*;
@@ -131,8 +119,8 @@ mod tests {
         assert_eq!(facts(cordoned), (true, false));
         let deleted = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
         assert_eq!(facts(json!({ "metadata": deleted, "spec": {} })), (false, true));
-        for key in LEAVING_TAINTS {
-            assert_eq!(tainted(key), (false, true), "{key}");
+        for taint in REMOVAL_TAINTS {
+            assert_eq!(tainted(taint.key), (false, true), "{}", taint.key);
         }
         assert_eq!(tainted("aws-node-termination-handler/spot-itn"), (false, true));
         for key in
