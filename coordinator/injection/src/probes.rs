@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::draft::{keys, list_at, map_at, named};
+use crate::mesh::Mesh;
 use crate::refusal::Refusal;
 
 /// How a kubelet probes the agent.
@@ -19,18 +19,10 @@ pub(crate) enum ProbeKind {
     Exec,
 }
 
-/// The containers of the meshes' proxies.
-const PROXIES: [&str; 2] = ["istio-proxy", "linkerd-proxy"];
-/// Labels and annotations that ask for a proxy, and the values that do.
-const REQUESTS: [(&str, &[&str]); 2] =
-    [("sidecar.istio.io/inject", &["true"]), ("linkerd.io/inject", &["enabled", "ingress"])];
-/// The annotation in which Istio records what it has put into a pod.
-const ISTIO_STATUS: &str = "sidecar.istio.io/status";
-
 impl ProbeKind {
     /// The kind that works in this pod, as far as the pod shows it.
     pub(crate) fn of(pod: &Value) -> Result<Self, Refusal> {
-        Ok(if is_in_mesh(pod)? { Self::Exec } else { Self::Http })
+        Ok(if Mesh::of(pod)?.is_some() { Self::Exec } else { Self::Http })
     }
 
     /// A probe of the agent in this program, which serves health at this port. `times` are the
@@ -61,24 +53,4 @@ impl FromStr for ProbeKind {
             _ => Err(format!("invalid kind of probe {text:?}: use http or exec")),
         }
     }
-}
-
-/// Whether the pod has the proxy of a mesh, or asks for it.
-fn is_in_mesh(pod: &Value) -> Result<bool, Refusal> {
-    for field in ["initContainers", "containers"] {
-        let containers = list_at(pod, &keys(&["spec", field]))?;
-        if PROXIES.iter().any(|name| named(containers, name).is_some()) {
-            return Ok(true);
-        }
-    }
-    for field in ["labels", "annotations"] {
-        let Some(map) = map_at(pod, &keys(&["metadata", field]))? else { continue };
-        let asks = |(key, values): &(&str, &[&str])| {
-            map.get(*key).and_then(Value::as_str).is_some_and(|value| values.contains(&value))
-        };
-        if REQUESTS.iter().any(asks) || map.contains_key(ISTIO_STATUS) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
