@@ -9,9 +9,9 @@ use leasehold_types::duration;
 use serde_json::{Value, json};
 
 use super::api::ApiClient;
-use super::expected::text;
 use super::fleet::{
-    Fleet, Workload, by_workload, describe_pods, drain_deadline, kind_of, list_in, place,
+    Fleet, Workload, by_workload, describe_pods, drain_deadline, kind_of, list_in, patch_template,
+    place,
 };
 use super::report::{Finding, Problem, Report, patch};
 
@@ -60,7 +60,10 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
         all.push(Deadline { after: own, place });
         if own < drain {
             let wrong = format!("{name}: its template {}", too_short(own, drain));
-            finding.fail(Problem::new(wrong, "lengthen it").run(patch_cluster(cluster, drain)));
+            finding.fail(
+                Problem::new(wrong, "lengthen it")
+                    .run(patch_template(cluster, &long_enough(drain))),
+            );
             reported.insert(name);
         }
     }
@@ -75,7 +78,7 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
             all.push(Deadline { after: own, place });
         }
         // A problem of a cluster's template is reported once, with the template.
-        let is_reported = is_created_for(&workload, cluster)
+        let is_reported = workload.is_created_for(cluster)
             && reported.contains(&format!("{} {}", kind_of(cluster), place(cluster)));
         if own < drain_deadline(cluster) && !is_reported {
             short.entry((workload, own)).or_default().push(pod);
@@ -105,30 +108,19 @@ fn grace_of(pod: &Value) -> Duration {
     own.map_or(GRACE_DEFAULT, Duration::from_secs)
 }
 
-/// Whether the coordinator created a workload for a WorkerCluster or WorkerClass of that name.
-fn is_created_for(workload: &Workload, cluster: &Value) -> bool {
-    matches!(workload.kind.as_str(), "deployment" | "statefulset")
-        && cluster["spec"]["template"].is_object()
-        && cluster["metadata"]["name"] == *workload.name
-}
-
 /// The problem of a short grace period, with the command that lengthens it.
 fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration) -> Problem {
-    let Workload { namespace, kind, name } = workload;
-    let secs = (drain + BEYOND_DRAIN).as_secs();
-    let fix = "lengthen it, which restarts its pods, or shorten drain.deadline";
-    match kind.as_str() {
-        _ if is_created_for(workload, cluster) => {
-            let fix = format!("lengthen it in the {}'s template", kind_of(cluster));
-            Problem::new(wrong, fix).run(patch_cluster(cluster, drain))
+    if workload.is_created_for(cluster) {
+        let fix = format!("lengthen it in the {}'s template", kind_of(cluster));
+        return Problem::new(wrong, fix).run(patch_template(cluster, &long_enough(drain)));
+    }
+    match workload.patch_template(&long_enough(drain)) {
+        Some(command) => {
+            let fix = "lengthen it, which restarts its pods, or shorten drain.deadline";
+            Problem::new(wrong, fix).run(command)
         }
-        "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
-            let grace = json!({ "terminationGracePeriodSeconds": secs });
-            let body = json!({ "spec": { "template": { "spec": grace } } });
-            let object = format!("{kind}/{name} -n {namespace}");
-            Problem::new(wrong, fix).run(patch(&object, "strategic", &body))
-        }
-        _ => {
+        None => {
+            let secs = (drain + BEYOND_DRAIN).as_secs();
             let fix = format!(
                 "set terminationGracePeriodSeconds: {secs} in its manifest and create it again: \
                  the field is immutable"
@@ -138,14 +130,10 @@ fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration
     }
 }
 
-fn patch_cluster(cluster: &Value, drain: Duration) -> String {
-    let metadata = &cluster["metadata"];
-    let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+/// The part of a pod template with a grace period that covers the drain.
+fn long_enough(drain: Duration) -> Value {
     let secs = (drain + BEYOND_DRAIN).as_secs();
-    let grace = json!({ "terminationGracePeriodSeconds": secs });
-    let body = json!({ "spec": { "template": { "spec": grace } } });
-    let kind = kind_of(cluster).to_lowercase();
-    patch(&format!("{kind}/{name} -n {namespace}"), "merge", &body)
+    json!({ "spec": { "terminationGracePeriodSeconds": secs } })
 }
 
 /// No `activeDeadlineSeconds` of a pod or Job is shorter than the drain.

@@ -11,11 +11,12 @@ use leasehold_kube_api::names::CLUSTER_LABEL;
 use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
 use leasehold_manifest::ManifestDuration;
 use leasehold_manifest::manifest::{API_VERSION, DrainSpec};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
 use super::expected::{list, text};
 use super::installation::Installation;
+use super::report::patch;
 
 /// At most this many pods are named in one command.
 const LISTED_MAX: usize = 10;
@@ -144,6 +145,15 @@ pub(super) fn drain_deadline(cluster: &Value) -> Duration {
     deadline.unwrap_or(DrainSpec::default().deadline).0
 }
 
+/// The command that changes the pod template of a WorkerCluster or a WorkerClass.
+pub(super) fn patch_template(cluster: &Value, template: &Value) -> String {
+    let metadata = &cluster["metadata"];
+    let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+    let body = json!({ "spec": { "template": template } });
+    let kind = kind_of(cluster).to_lowercase();
+    patch(&format!("{kind}/{name} -n {namespace}"), "merge", &body)
+}
+
 /// The workload that a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Workload {
@@ -175,6 +185,25 @@ impl Workload {
     /// For messages: `deployment/web in default`.
     pub(super) fn words(&self) -> String {
         format!("{}/{} in {}", self.kind, self.name, self.namespace)
+    }
+
+    /// Whether the coordinator created it for a WorkerCluster or WorkerClass of that name.
+    pub(super) fn is_created_for(&self, cluster: &Value) -> bool {
+        matches!(self.kind.as_str(), "deployment" | "statefulset")
+            && cluster["spec"]["template"].is_object()
+            && cluster["metadata"]["name"] == *self.name
+    }
+
+    /// The command that changes its pod template; `None` if it has none that can be changed.
+    pub(super) fn patch_template(&self, template: &Value) -> Option<String> {
+        let Self { namespace, kind, name } = self;
+        match kind.as_str() {
+            "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
+                let body = json!({ "spec": { "template": template } });
+                Some(patch(&format!("{kind}/{name} -n {namespace}"), "strategic", &body))
+            }
+            _ => None,
+        }
     }
 
     /// The command that replaces its pods, each after its drain.
