@@ -2,6 +2,7 @@
 //! wrong. It changes nothing.
 
 mod api;
+mod autoscalers;
 mod budgets;
 mod certificates;
 mod deadlines;
@@ -148,6 +149,7 @@ async fn look(args: Args, report: &mut Report) {
     pods::look(&installation, &fleet, report);
     evictions::look(&api, &installation, trusted.as_ref(), report).await;
     budgets::look(&api, &fleet, report).await;
+    autoscalers::look(&api, &installation, report).await;
     report.section("Deadlines");
     deadlines::look(&api, &fleet, report).await;
 }

@@ -40,15 +40,7 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     let components: Vec<&str> = questions.iter().map(|(right, _)| right.component).collect();
     let count_of = |component| components.iter().filter(|other| **other == component).count();
     let (namespace, account) = (&installation.namespace, &installation.account);
-    let who = json!({
-        "user": format!("system:serviceaccount:{namespace}:{account}"),
-        "groups": [
-            "system:serviceaccounts",
-            format!("system:serviceaccounts:{namespace}"),
-            "system:authenticated",
-        ],
-    });
-    match denied(api, "SubjectAccessReview", &who, questions).await {
+    match denied(api, "SubjectAccessReview", &subject(installation), questions).await {
         Ok(denied) if denied.is_empty() => {
             finding.note(format!("{} checked", counted(count, "right")));
         }
@@ -70,6 +62,30 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
         Err(error) => finding.skip(error.text()),
     }
     finding
+}
+
+/// The coordinator's account, as a SubjectAccessReview names it.
+fn subject(installation: &Installation) -> Value {
+    let (namespace, account) = (&installation.namespace, &installation.account);
+    json!({
+        "user": format!("system:serviceaccount:{namespace}:{account}"),
+        "groups": [
+            "system:serviceaccounts",
+            format!("system:serviceaccounts:{namespace}"),
+            "system:authenticated",
+        ],
+    })
+}
+
+/// Whether the coordinator has the rights by which it sees nodes.
+pub(super) async fn coordinator_sees_nodes(
+    api: &ApiClient,
+    installation: &Installation,
+) -> Result<bool, ApiError> {
+    let of_nodes = expected::rights().into_iter().filter(|right| right.role == OF_THE_CLUSTER);
+    let questions = of_nodes.map(|right| (right, None)).collect();
+    let denied = denied(api, "SubjectAccessReview", &subject(installation), questions).await?;
+    Ok(denied.is_empty())
 }
 
 /// A right and the namespace in which it is needed; `None` means all namespaces, or none.

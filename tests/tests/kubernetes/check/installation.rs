@@ -40,6 +40,7 @@ async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     fixture.ask_the_service();
     kinds(access);
     rights_and_replicas(access);
+    autoscalers(access);
     webhook(access);
     published(access, &fixture);
     election_and_authority(access, &mut fixture).await;
@@ -108,6 +109,35 @@ fn rights_and_replicas(access: &Access) {
     patch_json(access, "service/leasehold-coordinator", &selector);
     let says = &["its port `grpc` has no endpoints", "tier"];
     fails("service", says).comes_and_goes(access);
+}
+
+/// Without the right to see nodes; no autoscaler runs.
+fn autoscalers(access: &Access) {
+    access.kubectl(&["delete", "clusterrolebinding/leasehold-coordinator-nodes"]);
+    access.kubectl(&["taint", "nodes", "--all", "ToBeDeletedByClusterAutoscaler:NoSchedule"]);
+    let says = &["cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler of node"];
+    let unseen = Fault { line: "autoscalers", result: "warn", says };
+    unseen.is_found(access);
+    access.kubectl(&["taint", "nodes", "--all", "ToBeDeletedByClusterAutoscaler-"]);
+    unseen.is_gone(access);
+    let node_pools = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "nodepools.karpenter.sh" },
+        "spec": {
+            "group": "karpenter.sh",
+            "scope": "Cluster",
+            "names": { "kind": "NodePool", "plural": "nodepools" },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object" } },
+            }],
+        },
+    });
+    access.apply(&node_pools.to_string());
+    let says = &["karpenter (kinds of karpenter.sh)"];
+    Fault { line: "autoscalers", result: "warn", says }.comes_and_goes(access);
+    access.kubectl(&["delete", "crd/nodepools.karpenter.sh"]);
 }
 
 fn webhook(access: &Access) {
