@@ -12,6 +12,7 @@ mod evictions;
 mod expected;
 mod fleet;
 mod installation;
+mod meshes;
 mod pods;
 mod preflight;
 mod report;
@@ -147,6 +148,7 @@ async fn look(args: Args, report: &mut Report) {
     webhook::look(&api, &installation, &fleet, trusted.as_ref(), report).await;
     report.section("Workers");
     pods::look(&installation, &fleet, report);
+    meshes::look(&installation, &fleet, report);
     evictions::look(&api, &installation, trusted.as_ref(), report).await;
     budgets::look(&api, &fleet, report).await;
     autoscalers::look(&api, &installation, report).await;

@@ -14,6 +14,8 @@ use super::report::{Finding, Problem, Report, patch};
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";
+/// The port of the Service that agents dial, unless the Deployment names another address.
+const AGENT_PORT: u16 = 7400;
 /// With fewer replicas there is no standby.
 const REPLICAS_MIN: u64 = 2;
 
@@ -93,6 +95,18 @@ impl Installation {
                 format!("{}/agent:{}", names::IMAGES, own.unwrap_or(OWN_VERSION))
             }
         }
+    }
+
+    /// The coordinator's port as agents dial it.
+    pub(super) fn agent_port(&self) -> u16 {
+        self.port("LEASEHOLD_AGENT_COORDINATOR", AGENT_PORT)
+    }
+
+    /// The port in the address that a variable holds.
+    fn port(&self, variable: &str, default: u16) -> u16 {
+        let address = self.environment.get(variable);
+        let port = address.and_then(|address| address.rsplit_once(':')?.1.parse().ok());
+        port.unwrap_or(default)
     }
 
     /// The command that applies this program's version of its overlay.
@@ -367,6 +381,19 @@ mod tests {
             let installation = Installation { image: image.into(), ..Installation::example() };
             assert_eq!(installation.agent_image(), agent, "{image}");
         }
+    }
+
+    #[test]
+    fn the_port_that_agents_dial_is_that_of_the_deployment_or_of_the_manifests() {
+        let mut installation = Installation::example();
+        assert_eq!(installation.agent_port(), 7400);
+        installation.environment = BTreeMap::from([(
+            "LEASEHOLD_AGENT_COORDINATOR".to_owned(),
+            "front.ci.svc:9000".to_owned(),
+        )]);
+        assert_eq!(installation.agent_port(), 9000);
+        installation.environment.clear();
+        assert_eq!(installation.agent_port(), 7400);
     }
 
     #[test]

@@ -43,6 +43,7 @@ async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
     of_a_job_with_a_deadline(&fixture);
     of_no_cluster(&fixture);
     with_budgets_that_keep_every_pod(&fixture);
+    in_a_mesh_that_takes_the_agents_connections(&fixture);
     until_all_is_well(access);
     fixture.end().await;
 }
@@ -178,4 +179,15 @@ spec:
     let says = &["several PodDisruptionBudgets (", "/nothing", "/second"];
     Fault { line: "budgets", result: "warn", says }.comes_and_goes(fixture.access);
     fixture.namespace.kubectl(&["delete", "poddisruptionbudget", "--all"]);
+}
+
+/// The mesh itself is not there: its proxy is enough.
+fn in_a_mesh_that_takes_the_agents_connections(fixture: &CheckFixture<'_>) {
+    let proxy = "{name: istio-proxy, image: example.invalid/proxy, restartPolicy: Always}";
+    fixture.apply(&deployment(&format!(
+        "      terminationGracePeriodSeconds: 700\n      initContainers: [{proxy}]"
+    )));
+    let says = &["deployment/others", "Istio", "traffic.sidecar.istio.io/excludeOutboundPorts"];
+    Fault { line: "meshes", result: "warn", says }.comes_and_goes(fixture.access);
+    fixture.kubectl(&["delete", "deployment/others"]);
 }
