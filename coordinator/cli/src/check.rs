@@ -11,6 +11,7 @@ mod election;
 mod evictions;
 mod expected;
 mod fleet;
+mod freshness;
 mod installation;
 mod meshes;
 mod pods;
@@ -140,7 +141,8 @@ async fn look(args: Args, report: &mut Report) {
     report.section("Rights");
     rights::look(&api, &installation, report).await;
     report.section("Election");
-    election::look(&api, &installation, report).await;
+    let leader = election::look(&api, &installation, report).await;
+    freshness::look(&api, &installation, leader, report).await;
     let fleet = Fleet::read(&api, &installation, &args.workers).await;
     report.section("Certificates");
     let trusted = certificates::look(&api, &installation, &fleet, report).await;

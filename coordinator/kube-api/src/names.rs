@@ -63,6 +63,13 @@ pub const ADDRESS_ANNOTATION: &str = "leasehold.dev/address";
 
 /// The election's Lease, in the coordinator's namespace.
 pub const LEASE: &str = "leasehold-coordinator";
+
+/// The pod of a replica, whose identity in the Lease is the pod's name and a number.
+#[must_use]
+pub fn pod_of_replica(identity: &str) -> Option<&str> {
+    identity.rsplit_once('_').map(|(pod, _)| pod).filter(|pod| !pod.is_empty())
+}
+
 /// The Secret of the coordinator's certificate authority, in its namespace.
 pub const CA_SECRET: &str = "leasehold-ca";
 /// The ConfigMap that publishes the trusted certificates, in every namespace with workers.

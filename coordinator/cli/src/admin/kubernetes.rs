@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use leasehold_kube_api::names::pod_of_replica;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tower::service_fn;
 
@@ -136,8 +137,7 @@ impl Cluster {
         let lease =
             lease.with_context(|| format!("cannot read the Lease {COORDINATOR} in {namespace}"))?;
         let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
-        // The identity of a replica is its pod's name and a number.
-        let Some((pod, _)) = holder.rsplit_once('_').filter(|(pod, _)| !pod.is_empty()) else {
+        let Some(pod) = pod_of_replica(&holder) else {
             bail!("no coordinator leads in {namespace}: see `leasehold check`");
         };
         let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);

@@ -1,13 +1,15 @@
-//! The client of the API server. It only reads; what it creates is a dry run or an access review,
-//! and nothing is stored.
+//! The client of the API server. It only reads; what it creates is a dry run, an access review or a
+//! connection to a pod, and nothing is stored.
 
 use std::path::{Path, PathBuf};
 
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, PostParams};
 use kube::client::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::report::{Finding, Problem, Report};
 
@@ -159,6 +161,18 @@ impl ApiClient {
                 PAGES_MAX * PAGE as usize
             ),
         ))
+    }
+
+    /// A connection to a port of a pod, which its node makes.
+    pub(super) async fn forward(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ApiError> {
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let mut forwarder = pods.portforward(pod, &[port]).await.map_err(ApiError::of)?;
+        Ok(forwarder.take_stream(port).expect("the port that was asked for"))
     }
 
     /// Creates an object; with `dry_run` the API server does not store it.

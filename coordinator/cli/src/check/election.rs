@@ -1,7 +1,7 @@
 //! The election: a replica leads, has renewed its Lease in time, and the Lease has the epoch.
 
 use k8s_openapi::jiff::Timestamp;
-use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, LEASE};
+use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, LEASE, pod_of_replica};
 use serde_json::Value;
 
 use super::api::ApiClient;
@@ -12,15 +12,23 @@ use super::report::{Finding, Problem, Report};
 /// The largest difference between this machine's clock and the leader's.
 const CLOCKS_APART_SECS: i64 = 30;
 
-/// Checks the Lease.
-pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+/// Checks the Lease, and returns the name of the leader's pod, if a replica leads.
+pub(super) async fn look(
+    api: &ApiClient,
+    installation: &Installation,
+    report: &mut Report,
+) -> Option<String> {
     let namespace = &installation.namespace;
     let folder = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
     let (leader, epoch) = ("a replica leads", "the Lease has the epoch");
     match api.get(&folder, LEASE).await {
         Ok(Some(lease)) => {
-            report.add(leader_finding(installation, &lease, Timestamp::now().as_second()));
+            let found = leader_finding(installation, &lease, Timestamp::now().as_second());
+            let leads = found.is_ok();
+            report.add(found);
             report.add(epoch_finding(installation, &lease));
+            let pod = pod_of_replica(text(&lease["spec"]["holderIdentity"])).filter(|_| leads);
+            return pod.map(str::to_owned);
         }
         Ok(None) => {
             let mut finding = Finding::new("leader", leader);
@@ -34,6 +42,7 @@ pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &
             report.add(Finding::skipped("epoch", epoch, error.text()));
         }
     }
+    None
 }
 
 /// Whether a replica leads at `now`, in seconds since 1970.

@@ -16,6 +16,8 @@ use super::report::{Finding, Problem, Report, patch};
 const NAME: &str = "leasehold-coordinator";
 /// The port of the Service that agents dial, unless the Deployment names another address.
 const AGENT_PORT: u16 = 7400;
+/// The port of a pod for health and metrics, unless the Deployment names another.
+const HTTP_PORT: u16 = 7401;
 /// With fewer replicas there is no standby.
 const REPLICAS_MIN: u64 = 2;
 
@@ -100,6 +102,11 @@ impl Installation {
     /// The coordinator's port as agents dial it.
     pub(super) fn agent_port(&self) -> u16 {
         self.port("LEASEHOLD_AGENT_COORDINATOR", AGENT_PORT)
+    }
+
+    /// The port of a replica's pod that serves its health, over HTTP.
+    pub(super) fn http_port(&self) -> u16 {
+        self.port("LEASEHOLD_HTTP_LISTEN", HTTP_PORT)
     }
 
     /// The port in the address that a variable holds.
@@ -384,16 +391,16 @@ mod tests {
     }
 
     #[test]
-    fn the_port_that_agents_dial_is_that_of_the_deployment_or_of_the_manifests() {
+    fn ports_are_those_of_the_deployment_or_of_the_manifests() {
         let mut installation = Installation::example();
-        assert_eq!(installation.agent_port(), 7400);
-        installation.environment = BTreeMap::from([(
-            "LEASEHOLD_AGENT_COORDINATOR".to_owned(),
-            "front.ci.svc:9000".to_owned(),
-        )]);
-        assert_eq!(installation.agent_port(), 9000);
+        assert_eq!((installation.agent_port(), installation.http_port()), (7400, 7401));
+        installation.environment = BTreeMap::from([
+            ("LEASEHOLD_AGENT_COORDINATOR".to_owned(), "front.ci.svc:9000".to_owned()),
+            ("LEASEHOLD_HTTP_LISTEN".to_owned(), "[::]:9001".to_owned()),
+        ]);
+        assert_eq!((installation.agent_port(), installation.http_port()), (9000, 9001));
         installation.environment.clear();
-        assert_eq!(installation.agent_port(), 7400);
+        assert_eq!((installation.agent_port(), installation.http_port()), (7400, 7401));
     }
 
     #[test]

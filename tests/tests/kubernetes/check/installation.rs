@@ -2,7 +2,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
-use tests::kube::Access;
+use tests::kube::{Access, RealInstallation};
 use tests::toolbox;
 
 use super::super::installed::ExclusiveControlPlane;
@@ -230,4 +230,19 @@ async fn check_passes_after_the_coordinator_repairs_a_fault() {
     fails("webhook-answers", &[]).is_gone(access);
     until_all_is_well(access);
     fixture.end().await;
+}
+
+/// On a node that runs the coordinator's pod, since that is asked.
+#[test]
+fn check_reports_a_leader_that_cannot_confirm_its_desired_state() {
+    let Some(installation) = RealInstallation::start(1) else { return };
+    let access = installation.cluster().access();
+    let says = &["the desired state has not been confirmed for", "what was edited since"];
+    let stale = Fault { line: "desired-state", result: "warn", says };
+    stale.is_gone(access);
+    access.kubectl(&["delete", "clusterrolebinding/leasehold-coordinator"]);
+    stale.is_found(access);
+    let overlay = toolbox::root().join("deploy/overlays/dev");
+    access.kubectl(&["apply", "-k", overlay.to_str().expect("UTF-8")]);
+    stale.is_gone(access);
 }
