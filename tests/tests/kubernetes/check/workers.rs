@@ -184,10 +184,10 @@ spec:
 /// The mesh itself is not there: its proxy is enough.
 fn in_a_mesh_that_takes_the_agents_connections(fixture: &CheckFixture<'_>) {
     let proxy = "{name: istio-proxy, image: example.invalid/proxy, restartPolicy: Always}";
-    fixture.apply(&deployment(&format!(
+    fixture.namespace.apply(&deployment(&format!(
         "      terminationGracePeriodSeconds: 700\n      initContainers: [{proxy}]"
     )));
     let says = &["deployment/others", "Istio", "traffic.sidecar.istio.io/excludeOutboundPorts"];
     Fault { line: "meshes", result: "warn", says }.comes_and_goes(fixture.access);
-    fixture.kubectl(&["delete", "deployment/others"]);
+    fixture.namespace.kubectl(&["delete", "deployment/others"]);
 }
