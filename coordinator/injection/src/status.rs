@@ -77,7 +77,8 @@ pub(crate) struct Status {
     /// The annotation of volumes that do not keep a node.
     #[serde(default, skip_serializing_if = "LocalVolumes::is_empty")]
     pub(crate) local_volumes: LocalVolumes,
-    /// What works, and may surprise the user. An admission's answer often reaches a controller only.
+    /// What works, and may surprise the user. The answer of the admission often reaches only a
+    /// controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
     /// Maps and lists that were made, in the worker's container those that begin with `worker.`.

@@ -303,4 +303,5 @@ fn warnings_of_injections_are_a_condition_and_change_no_other() {
     let message = written(&facts).conditions[3].message.clone();
     let quoted = format!("for example a: {warning};");
     assert!(message.starts_with("2 pods") && message.contains(&quoted), "{message}");
+    assert!(message.ends_with("change the pod template, and new pods have none"), "{message}");
 }

@@ -244,15 +244,16 @@ fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     Some(ConditionReason::new("ImageDiffers", message))
 }
 
-/// Settings of pods that work and may surprise. The webhook answers with its warnings to the
-/// creator of a pod, which mostly is a controller.
+/// Settings of pods that work and may surprise. The webhook's warnings are part of its answer to
+/// the creator of a pod, which mostly is a controller.
 fn warned<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     let InjectionCounts { warned, warnings, .. } = &facts.agents;
     let quoted = warnings.iter().map(|(pod, warning)| format!("{pod}: {warning}"));
     let quoted: Vec<_> = quoted.collect();
     (!quoted.is_empty()).then(|| {
         let message = format!(
-            "{warned} pods were injected with a warning, for example {}; change the pod template,              and new pods have none",
+            "{warned} pods were injected with a warning, for example {}; change the pod template, \
+             and new pods have none",
             quoted.join("; ")
         );
         ConditionReason::new("PodSettings", message)
