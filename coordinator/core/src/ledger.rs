@@ -11,6 +11,7 @@ mod claim_index;
 mod claim_table;
 mod claims;
 mod faults;
+mod stored_exposure;
 mod unreported;
 
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
 use claim_table::ClaimTable;
 pub(crate) use claims::{AbsentClaims, AdoptionStart, Claim, Phase, ReportNumber};
+pub(crate) use stored_exposure::StoredExposure;
 use unreported::{UnreportedLeases, UnreportedWorkers};
 
 /// A stream lease that has ended.

@@ -3,62 +3,55 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
-use leasehold_types::{GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
+use leasehold_types::message::{Beat, HeldPool, Jobs, PoolGrant, Report};
+use leasehold_types::{AgentId, GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
 
-use super::faults;
-use crate::exposure::{AccountId, Exposure};
+use super::{StoredExposure, faults};
+use crate::exposure::AccountId;
 
 /// What is known of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     /// The agent that acts for it; none before the first report of this term.
-    pub(crate) incarnation: Option<Incarnation>,
+    pub(super) incarnation: Option<Incarnation>,
     /// Nothing was outstanding for it before this incarnation.
-    pub(crate) fresh_since: Option<Incarnation>,
+    pub(super) fresh_since: Option<Incarnation>,
     /// When its newest report or beat came.
-    pub(crate) heard: Moment,
+    pub(super) heard: Moment,
     /// Until when its agent is known to have run, though it may not have reported: it said hello,
     /// or waited for its welcome. This renews no lease.
-    pub(crate) present_until: Moment,
+    present_until: Moment,
     /// Distinguishes the worker's successive accounts.
-    pub(crate) id: AccountId,
+    id: AccountId,
     /// A report of its agent is being adopted.
-    pub(crate) adopting: bool,
-    /// The most that it may hold, as stored.
-    pub(crate) exposure: Exposure,
-    /// `exposure` carries this leader's epoch, so a delayed removal by a predecessor cannot end it.
-    pub(crate) adopted: bool,
-    /// The exposure that is being written in its place.
-    pub(crate) registering: Option<Exposure>,
-    /// It has another name than before, and no entry under that yet.
-    pub(crate) unwritten: bool,
+    pub(super) adopting: bool,
+    entry: StoredExposure,
     /// The longest lease that it may have been granted.
-    pub(crate) ttl: Duration,
+    pub(super) ttl: Duration,
     /// The newest grant's number.
-    pub(crate) number: GrantNumber,
+    pub(super) number: GrantNumber,
     /// The pool lease last granted or reported.
-    pub(crate) pool: Option<PoolGrant>,
+    pool: Option<PoolGrant>,
     /// The size of `pool` was reported as in effect, and may be more than was granted.
-    pub(crate) size_unsure: bool,
+    pub(super) size_unsure: bool,
     /// Sizes that were sent and not acknowledged yet.
     in_flight: Vec<(GrantNumber, u32)>,
     /// The pool size in effect, as reported.
-    pub(crate) in_effect: u32,
+    in_effect: u32,
     /// The jobs, as reported.
-    pub(crate) jobs: Jobs,
+    pub(super) jobs: Jobs,
     /// Slots that an earlier agent of the worker may have left in use.
-    pub(crate) unaccounted: Option<UnaccountedSlots>,
+    pub(super) unaccounted: Option<UnaccountedSlots>,
     /// The streams that it has a claim on.
-    pub(crate) streams: BTreeSet<StreamKey>,
+    pub(super) streams: BTreeSet<StreamKey>,
     /// Of each set that it has claims on streams of: how many, and whether any is timeless.
-    pub(crate) sets: BTreeMap<SetName, (usize, bool)>,
+    sets: BTreeMap<SetName, (usize, bool)>,
     /// The sum of the loads of all its claims.
-    pub(crate) load: Load,
+    pub(super) load: Load,
     /// The newest grant that named streams.
-    pub(crate) streams_sent_in: GrantNumber,
+    pub(super) streams_sent_in: GrantNumber,
     /// The newest grant that its agent has acknowledged.
-    pub(crate) acknowledged: GrantNumber,
+    acknowledged: GrantNumber,
 }
 
 /// Slots that an agent does not know of, since it lost its memory or has not reported.
@@ -74,7 +67,7 @@ pub(crate) struct UnaccountedSlots {
 
 impl Account {
     /// An account whose next grant has the number after `number`.
-    pub(crate) fn new(id: AccountId, number: GrantNumber, now: Moment) -> Self {
+    pub(super) fn new(id: AccountId, number: GrantNumber, now: Moment) -> Self {
         Self {
             incarnation: None,
             fresh_since: None,
@@ -82,10 +75,7 @@ impl Account {
             present_until: Moment::EARLIEST,
             id,
             adopting: false,
-            exposure: Exposure::default(),
-            adopted: false,
-            registering: None,
-            unwritten: false,
+            entry: StoredExposure::default(),
             ttl: Duration::ZERO,
             number,
             pool: None,
@@ -100,6 +90,106 @@ impl Account {
             streams_sent_in: GrantNumber(0),
             acknowledged: GrantNumber(0),
         }
+    }
+
+    /// The agent that acts for it; none before the first report of this term.
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation
+    }
+
+    /// Whether nothing was outstanding for it before this incarnation.
+    pub(crate) fn is_fresh(&self, incarnation: Incarnation) -> bool {
+        self.fresh_since == Some(incarnation)
+    }
+
+    /// When its newest report or beat came.
+    pub(crate) fn heard(&self) -> Moment {
+        self.heard
+    }
+
+    /// Until when its agent is known to have run, though it may not have reported.
+    pub(crate) fn present_until(&self) -> Moment {
+        self.present_until
+    }
+
+    /// Distinguishes the worker's successive accounts.
+    pub(crate) fn id(&self) -> AccountId {
+        self.id
+    }
+
+    /// Whether a report of its agent is being adopted.
+    pub(crate) fn is_adopting(&self) -> bool {
+        self.adopting
+    }
+
+    /// Its entry in the store.
+    pub(crate) fn entry(&self) -> &StoredExposure {
+        &self.entry
+    }
+
+    /// Its entry in the store, to be changed.
+    pub(crate) fn entry_mut(&mut self) -> &mut StoredExposure {
+        &mut self.entry
+    }
+
+    /// The longest lease that it may have been granted.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The newest grant's number.
+    pub(crate) fn number(&self) -> GrantNumber {
+        self.number
+    }
+
+    /// The pool lease last granted or reported.
+    pub(crate) fn pool(&self) -> Option<PoolGrant> {
+        self.pool
+    }
+
+    /// Whether the size of its pool was reported as in effect, and may be more than was granted.
+    pub(crate) fn is_size_unsure(&self) -> bool {
+        self.size_unsure
+    }
+
+    /// The pool size in effect, as reported.
+    pub(crate) fn in_effect(&self) -> u32 {
+        self.in_effect
+    }
+
+    /// The jobs, as reported.
+    pub(crate) fn jobs(&self) -> Jobs {
+        self.jobs
+    }
+
+    /// Slots that an earlier agent of the worker may have left in use.
+    pub(crate) fn unaccounted(&self) -> Option<UnaccountedSlots> {
+        self.unaccounted
+    }
+
+    /// The streams that it has a claim on.
+    pub(crate) fn streams(&self) -> &BTreeSet<StreamKey> {
+        &self.streams
+    }
+
+    /// The sets that it has claims on streams of, and whether any of these is timeless.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = (&SetName, bool)> {
+        self.sets.iter().map(|(set, (_, timeless))| (set, *timeless))
+    }
+
+    /// The sum of the loads of all its claims.
+    pub(crate) fn load(&self) -> Load {
+        self.load
+    }
+
+    /// Whether its agent has acknowledged this grant.
+    pub(crate) fn has_acknowledged(&self, number: GrantNumber) -> bool {
+        self.acknowledged >= number
+    }
+
+    /// Whether its agent has acknowledged every grant that named streams.
+    pub(crate) fn has_acknowledged_streams(&self) -> bool {
+        self.has_acknowledged(self.streams_sent_in)
     }
 
     /// Upper bound of the jobs that the worker runs.
@@ -141,7 +231,7 @@ impl Account {
         }
     }
 
-    pub(crate) fn running(&self) -> u32 {
+    fn running(&self) -> u32 {
         match self.jobs {
             Jobs::Unknown => 0,
             Jobs::Running(running) => running,
@@ -164,8 +254,74 @@ impl Account {
         self.pool = Some(pool);
     }
 
+    /// Records a pool lease of a size that is as granted.
+    pub(crate) fn granted_anew(&mut self, number: GrantNumber, pool: PoolGrant) {
+        self.granted(number, pool);
+        self.size_unsure = false;
+    }
+
+    /// A grant with this number is sent; `names_streams` if it names any.
+    pub(crate) fn sent(&mut self, number: GrantNumber, names_streams: bool) {
+        self.number = number;
+        if names_streams {
+            self.streams_sent_in = number;
+        }
+    }
+
+    /// From now on it counts as silent after leases of this length.
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
+    /// Its agent has run until this moment, though it may not have reported: it said hello, or
+    /// waited for its welcome. This renews no lease.
+    pub(crate) fn record_present(&mut self, at: Moment) {
+        self.present_until = self.present_until.max(at);
+    }
+
+    /// The adoption of its agent's report has ended.
+    pub(crate) fn end_adoption(&mut self) {
+        self.adopting = false;
+    }
+
+    /// Takes in a beat of now.
+    pub(crate) fn record_beat(&mut self, beat: &Beat, now: Moment) {
+        self.heard = self.heard.max(now);
+        let is_fresh = self.fresh_since == self.incarnation && beat.jobs == Jobs::Unknown;
+        let jobs = if is_fresh { Jobs::Running(0) } else { beat.jobs };
+        self.applied(beat.applied, beat.pool, jobs);
+        self.settle_unknown(now);
+    }
+
+    /// Takes in the whole report of an agent, which has this incarnation and, if named, identity.
+    pub(crate) fn adopt_report(
+        &mut self,
+        incarnation: Incarnation,
+        agent: Option<AgentId>,
+        report: &Report,
+    ) {
+        self.end_adoption();
+        self.incarnation = Some(incarnation);
+        if self.entry.exposure().is_fresh_for(incarnation, agent) {
+            self.fresh_since = Some(incarnation);
+        }
+        self.reported(report.pool, report.jobs);
+        // A worker without anything outstanding runs no job, since none begins without a lease.
+        if self.is_fresh(incarnation) && self.jobs == Jobs::Unknown {
+            self.jobs = Jobs::Running(0);
+        }
+    }
+
+    /// An earlier agent may have left this many slots in use until then.
+    pub(crate) fn leave_unaccounted(&mut self, slots: u32, until: Moment, now: Moment) {
+        let unreported = self.unaccounted.is_some_and(|unaccounted| unaccounted.unreported);
+        let unaccounted = UnaccountedSlots { slots, until, unreported };
+        self.unaccounted = (slots > 0).then_some(unaccounted);
+        self.settle_unknown(now);
+    }
+
     /// Takes in a beat; its agent has applied all grants up to `applied`.
-    pub(crate) fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
+    fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
         if faults::beat_frees_later_grants() {
             self.in_flight.clear();
         } else {
@@ -178,7 +334,7 @@ impl Account {
 
     /// Takes in a report. It covers everything, because nothing sent on an older link can still
     /// arrive.
-    pub(crate) fn reported(&mut self, pool: Option<HeldPool>, jobs: Jobs) {
+    fn reported(&mut self, pool: Option<HeldPool>, jobs: Jobs) {
         self.in_flight.clear();
         self.in_effect = pool.map_or(0, |pool| pool.size);
         self.jobs = jobs;
@@ -215,7 +371,7 @@ impl Account {
     }
 
     /// A claim on a stream begins.
-    pub(crate) fn claims(&mut self, stream: &StreamKey, timeless: bool, load: Option<Load>) {
+    pub(super) fn claims(&mut self, stream: &StreamKey, timeless: bool, load: Option<Load>) {
         self.streams.insert(stream.clone());
         self.load += load.unwrap_or_default();
         match self.sets.get_mut(&stream.set) {
@@ -228,7 +384,7 @@ impl Account {
     }
 
     /// A claim on a stream of a set turns out to be timeless.
-    pub(crate) fn claims_timeless(&mut self, set: &SetName, timeless: bool) {
+    pub(super) fn claims_timeless(&mut self, set: &SetName, timeless: bool) {
         if let Some((_, any_timeless)) = self.sets.get_mut(set) {
             *any_timeless |= timeless;
         }
@@ -240,20 +396,13 @@ impl Account {
     }
 
     /// Claims on streams of a set have ended.
-    pub(crate) fn claims_less(&mut self, set: &SetName, ended: usize) {
+    pub(super) fn claims_less(&mut self, set: &SetName, ended: usize) {
         if let Some((claims, _)) = self.sets.get_mut(set) {
             *claims = claims.saturating_sub(ended);
             if *claims == 0 {
                 self.sets.remove(set);
             }
         }
-    }
-
-    /// Whether the written exposure, and the one that is being written in its place, allow a new
-    /// grant. An exposure that a predecessor wrote counts only once this leader has adopted it.
-    pub(crate) fn is_registered(&self, allows: impl Fn(&Exposure) -> bool) -> bool {
-        let all = allows(&self.exposure) && self.registering.as_ref().is_none_or(allows);
-        all && (self.adopted || faults::grants_under_foreign_entry())
     }
 
     /// The highest token that the holder is known to have had.

@@ -90,7 +90,7 @@ impl Accounts {
     /// The id of a worker's present account.
     pub(crate) fn id_of(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<AccountId> {
         let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        self.get(&key).map(|account| account.id)
+        self.get(&key).map(Account::id)
     }
 
     /// The accounts of one cluster.

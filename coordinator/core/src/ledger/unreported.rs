@@ -170,8 +170,7 @@ impl Ledger {
         let account_id = self.next_account_id();
         let mut account =
             self.accounts.open(key, || Account::new(account_id, GrantNumber(0), Moment::EARLIEST));
-        account.exposure = exposure.clone();
-        account.adopted = *epoch == self.epoch;
+        account.entry_mut().read(exposure.clone(), *epoch == self.epoch);
         account.ttl = exposure.ttl;
         account.unaccounted =
             Some(UnaccountedSlots { slots: exposure.jobs_max, until, unreported: true });
@@ -234,8 +233,9 @@ impl Ledger {
     }
 
     /// See the mutation.
-    pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey) {
+    pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey, now: Moment) {
         self.unreported.remove(key);
+        self.open(key, now).unaccounted = None;
     }
 
     /// Forgets the unreported leases of a worker whose agent lost its memory, once they have ended

@@ -13,6 +13,7 @@ use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::desired::Desired;
 use crate::effect::Notice;
+use crate::ledger::Account;
 
 /// What absence is judged by.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Leader {
         let at = ledger.free_at(key);
         // Later messages of the agent may wait behind the report; the end of the adoption checks
         // this again.
-        if ledger.account(key).is_some_and(|account| account.adopting) {
+        if ledger.account(key).is_some_and(Account::is_adopting) {
             return;
         }
         let Some(worker) = self.observed(key) else { return };
@@ -144,7 +145,7 @@ impl Leader {
     /// A worker's agent runs, though it may not have reported.
     pub(super) fn record_present(&mut self, key: &WorkerKey, at: Moment) {
         if let Some(mut account) = self.ledger.account_mut(key) {
-            account.present_until = account.present_until.max(at);
+            account.record_present(at);
         }
     }
 }
@@ -162,14 +163,14 @@ impl AbsenceRules<'_> {
         let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
         let hearing_since = if ignores_term { Moment::EARLIEST } else { self.began_at };
         let leases_end = ledger.free_at(key).max(unreported);
-        Some(leases_end.max(account.present_until).max(hearing_since) + after)
+        Some(leases_end.max(account.present_until()).max(hearing_since) + after)
     }
 
     /// Whether a worker that has an account is lost or has not connected, its agent waits for no
     /// welcome, and no report of it waits.
     pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
         let account = self.facts.ledger.account(key);
-        if account.is_none_or(|account| account.adopting) {
+        if account.is_none_or(Account::is_adopting) {
             return false;
         }
         let Some(worker) = self.facts.observed(key) else { return true };

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use leasehold_types::message::{Beat, Jobs, Report};
+use leasehold_types::message::{Beat, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use crate::ledger::{AbsentClaims, AdoptionStart, EndedLease, Ledger, UnaccountedSlots};
+use crate::ledger::{AbsentClaims, Account, AdoptionStart, EndedLease, Ledger};
 
 /// The most beats that wait behind a report: an agent that beats once a second and at every event
 /// sends this many in minutes.
@@ -130,7 +130,7 @@ impl Adoption {
         let account =
             ledger.account(&self.key).filter(|account| account.claim_count() > self.listed);
         let from = self.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let streams = account.into_iter().map(|account| &account.streams);
+        let streams = account.into_iter().map(Account::streams);
         let streams =
             streams.flat_map(|streams| streams.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
@@ -156,7 +156,7 @@ impl Adoption {
     ) -> AdoptedAccount {
         let Self { key, report, at, begun, .. } = self;
         let Some(account) = ledger.account(key) else { return AdoptedAccount::default() };
-        let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
+        let earlier = account.incarnation().filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
         let is_covered = match ledger.unreported().exposure(key) {
             Some(unreported) => unreported.is_covered(incarnation, agent, memory),
@@ -166,33 +166,23 @@ impl Adoption {
             Some(earlier) => memory.knows_from <= earlier,
             None => is_covered || memory.aged,
         };
-        let reports_anew = account.incarnation != Some(incarnation);
+        let reports_anew = account.incarnation() != Some(incarnation);
         let committed = account.committed();
         // This agent cannot know slots that an earlier agent of this term did not know.
-        let unknown_before =
-            account.unaccounted.filter(|_| earlier.is_some()).map(|unaccounted| unaccounted.until);
+        let unknown_before = account
+            .unaccounted()
+            .filter(|_| earlier.is_some())
+            .map(|unaccounted| unaccounted.until);
         let unreported_changed = ledger.unreported().until(key).is_some();
         let memory_end = if reports_anew { ledger.heard(key, is_covered, *at) } else { None };
         let mut account = ledger.open(key, *at);
-        account.adopting = false;
-        account.incarnation = Some(incarnation);
-        if account.exposure.is_fresh_for(incarnation, agent) {
-            account.fresh_since = Some(incarnation);
-        }
-        account.reported(report.pool, report.jobs);
-        // A worker without anything outstanding runs no job, since none begins without a lease.
-        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
-            account.jobs = Jobs::Running(0);
-        }
+        account.adopt_report(incarnation, agent, report);
         if reports_anew && !begun.new {
             let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
             let until = unknown_before.map_or(until, |before| until.max(before));
-            let unreported = account.unaccounted.is_some_and(|unaccounted| unaccounted.unreported);
-            let unaccounted = UnaccountedSlots { slots: committed, until, unreported };
-            account.unaccounted = (committed > 0).then_some(unaccounted);
-            account.settle_unknown(*at);
+            account.leave_unaccounted(committed, until, *at);
         }
-        let unaccounted_until = account.unaccounted.map(|unaccounted| unaccounted.until);
+        let unaccounted_until = account.unaccounted().map(|unaccounted| unaccounted.until);
         let unreported_ends = memory_end.into_iter().chain(unaccounted_until).collect();
         AdoptedAccount { unreported_ends, unreported_changed }
     }

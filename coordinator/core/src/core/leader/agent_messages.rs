@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_types::message::{Beat, DrainPhase, Jobs, Report, WorkerFailure};
+use leasehold_types::message::{Beat, DrainPhase, Report, WorkerFailure};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -85,11 +85,7 @@ impl Leader {
         let had_begun = worker.drain().has_begun();
         let BeatChanges { is_back, takes_nothing } = worker.record_beat(&beat);
         let mut account = self.ledger.open(&key, now);
-        account.heard = account.heard.max(now);
-        let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
-        let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
-        account.applied(beat.applied, beat.pool, jobs);
-        account.settle_unknown(now);
+        account.record_beat(&beat, now);
         drop(account);
         for release in beat.released {
             let ended = self.ledger.release(&key, &release.stream, release.token);

@@ -70,7 +70,7 @@ impl AgentRules<'_> {
         }
         let worker = cluster.workers().get(&key.worker);
         let account = self.facts.ledger.account(key);
-        let registered = account.map(|account| account.exposure.incarnation);
+        let registered = account.map(|account| account.entry().exposure().incarnation);
         let newest = worker.map(Worker::incarnation).max(registered);
         if let Some(newest) = newest.filter(|newest| {
             hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
@@ -148,7 +148,8 @@ impl AgentRules<'_> {
     /// The entries of a name's former agents are written: the name's own entry may be replaced.
     pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
         let mut former = self.facts.ledger.accounts().former_of(key);
-        former.all(|(_, account)| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
+        former.all(|(_, account)| !account.entry().is_unwritten())
+            || mutation::on(Mutation::EntryOfFormerLate)
     }
 
     /// Whether the agent that has the name may hold anything, or is about to report.
@@ -162,7 +163,9 @@ impl AgentRules<'_> {
     pub(super) fn may_keep_anything(&self, key: &WorkerKey) -> bool {
         let account = self.facts.ledger.account(key);
         self.is_name_in_use(key)
-            && account.is_some_and(|account| account.holds_any() || !account.exposure.is_nothing())
+            && account.is_some_and(|account| {
+                account.holds_any() || !account.entry().exposure().is_nothing()
+            })
     }
 
     /// Whether the agent that has the name may be alive: its leases last, or it may still dial a
@@ -191,7 +194,7 @@ impl AgentRules<'_> {
         let Some(worker) = self.facts.observed(key) else {
             let account = self.facts.ledger.account(key);
             let incarnation =
-                account.map_or(Incarnation(0), |account| account.exposure.incarnation);
+                account.map_or(Incarnation(0), |account| account.entry().exposure().incarnation);
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
         let incarnation = worker.incarnation();
@@ -210,6 +213,6 @@ impl AgentRules<'_> {
 pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
     match facts.observed(key) {
         Some(worker) => worker.occupant().identity(),
-        None => facts.ledger.account(key)?.exposure.identity,
+        None => facts.ledger.account(key)?.entry().exposure().identity,
     }
 }

@@ -220,11 +220,11 @@ impl ClusterState {
         let present = if worker.is_working() { account.map_or(0, Account::size) } else { 0 };
         worker.set_target(share.or(worker.has_reported().then_some(present)));
         let Some(target) = worker.target() else { return false };
-        let pool = account.and_then(|account| account.pool);
+        let pool = account.and_then(Account::pool);
         let size = pool.map_or(0, |pool| pool.size);
         let floor = self.spec.floor.min(target);
         let floor_differs = pool.is_some_and(|pool| pool.floor != floor);
-        let unsure = account.is_some_and(|account| account.size_unsure);
+        let unsure = account.is_some_and(Account::is_size_unsure);
         size != target || floor_differs || unsure
     }
 }

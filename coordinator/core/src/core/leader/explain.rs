@@ -47,7 +47,7 @@ impl Query<'_> {
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
         for (former, account) in ledger.accounts().former_of(key) {
             let slots = counted(account.committed(), "slot");
-            let streams = counted(account.streams.len(), "stream");
+            let streams = counted(account.streams().len(), "stream");
             let former = &former.worker;
             facts.push(format!(
                 "{former} had its name before: {slots} and {streams} may be in use there"
@@ -78,13 +78,13 @@ impl Query<'_> {
             ));
         }
         let account = ledger.account(key)?;
-        if let Some(unaccounted) = account.unaccounted {
+        if let Some(unaccounted) = account.unaccounted() {
             facts.push(format!(
                 "slots that count as used, because its earlier agent may still use them: {}",
                 unaccounted.slots
             ));
         }
-        if account.registering.is_some() {
+        if account.entry().next().is_some() {
             facts.push("its stored entry is being updated; grants wait for that".into());
         }
         let summary = match (overdue_summary(&view), &spec.class) {

@@ -91,18 +91,18 @@ impl<'a> GrantComposer<'a> {
         let account = self.ledger.account(key)?;
         let worker = self.clusters.worker(key)?;
         let session = worker.session()?;
-        let number = account.number.next();
+        let number = account.number().next();
         let (conn, nonce) = (session.conn(), session.nonce());
         let (snapshot, renews) = (session.is_snapshot_due(), session.is_renewal_due());
         let drain = worker.drain().order().filter(|order| !session.has_sent(*order));
         if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return None;
         }
-        let fresh = snapshot && account.fresh_since == Some(worker.incarnation());
+        let fresh = snapshot && account.is_fresh(worker.incarnation());
         let epoch = self.ledger.epoch();
 
         // The leases that this grant renews last as long as it says.
-        let before = account.ttl;
+        let before = account.ttl();
         let renewed = if mutation::on(Mutation::ShorterTtlAtOnce) {
             terms.ttl
         } else {
@@ -129,12 +129,8 @@ impl<'a> GrantComposer<'a> {
             self.set_ttl_in_use(key, before);
             return None;
         }
-        if !streams.is_empty()
-            && let Some(mut account) = self.ledger.account_mut(key)
-        {
-            account.streams_sent_in = number;
-        }
         let newer_generation = self.clusters.newer_generation(key);
+        let names_streams = !streams.is_empty();
         let grant = Grant {
             epoch,
             number,
@@ -147,20 +143,20 @@ impl<'a> GrantComposer<'a> {
             fresh,
             newer_generation,
         };
-        self.count_as_sent(key, number);
+        self.count_as_sent(key, number, names_streams);
         Some((conn, grant))
     }
 
     /// From now on a worker counts as silent after leases of this length.
     fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
         if let Some(mut account) = self.ledger.account_mut(key) {
-            account.ttl = ttl;
+            account.set_ttl(ttl);
         }
     }
 
-    fn count_as_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
+    fn count_as_sent(&mut self, key: &WorkerKey, number: GrantNumber, names_streams: bool) {
         if let Some(mut account) = self.ledger.account_mut(key) {
-            account.number = number;
+            account.sent(number, names_streams);
         }
         let Some(worker) = self.clusters.worker_mut(key) else { return };
         let drain_order = worker.drain().order();
@@ -185,8 +181,8 @@ impl<'a> GrantComposer<'a> {
         let floor_wanted = cluster.spec().floor;
         let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
-        let known = account.unaccounted.is_none()
-            && (account.is_registered(|exposure| exposure.jobs_max >= target)
+        let known = account.unaccounted().is_none()
+            && (account.entry().allows(|exposure| exposure.jobs_max >= target)
                 || mutation::on(Mutation::PoolUnregistered));
         let most = if known { committed.saturating_add(*free) } else { size };
         let wanted = target.min(most.max(size));
@@ -197,16 +193,15 @@ impl<'a> GrantComposer<'a> {
         }
         let account = self.ledger.account(key)?;
         let same =
-            account.pool.map_or(wanted == 0, |pool| pool.size == wanted && pool.floor == floor);
-        if same && !account.size_unsure {
+            account.pool().map_or(wanted == 0, |pool| pool.size == wanted && pool.floor == floor);
+        if same && !account.is_size_unsure() {
             return None;
         }
         *free -= wanted.saturating_sub(committed).min(*free);
         let token = self.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
         let mut account = self.ledger.account_mut(key)?;
-        account.granted(number, pool);
-        account.size_unsure = false;
+        account.granted_anew(number, pool);
         let worker = key.clone();
         let notice = Notice::PoolGranted { worker, size: wanted, token };
         self.composed.notices.push(notice);
@@ -216,7 +211,7 @@ impl<'a> GrantComposer<'a> {
     /// The pool lease as it is, for a snapshot.
     fn pool_for_snapshot(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
         let mut account = self.ledger.account_mut(key)?;
-        let pool = account.pool?;
+        let pool = account.pool()?;
         account.granted(number, pool);
         Some(pool)
     }
@@ -320,7 +315,7 @@ impl<'a> GrantComposer<'a> {
             grants.push(StreamGrant { stream, token, state, share });
         }
         let account = self.ledger.account(key);
-        if more && account.is_some_and(|account| account.streams.len() < STREAMS_PER_WORKER_MAX) {
+        if more && account.is_some_and(|account| account.streams().len() < STREAMS_PER_WORKER_MAX) {
             self.composed.has_more = true;
         }
         grants
@@ -377,7 +372,8 @@ impl<'a> GrantComposer<'a> {
     /// The stream is not free: it is checked again when something has changed.
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
         let account = self.ledger.account(key);
-        let is_full = account.is_none_or(|account| account.streams.len() >= STREAMS_PER_WORKER_MAX);
+        let is_full =
+            account.is_none_or(|account| account.streams().len() >= STREAMS_PER_WORKER_MAX);
         // A share is not blocked: whether the capacity and the node's other shares allow it may
         // change with every beat.
         if is_full || stream.set.is_shares() {

@@ -67,7 +67,7 @@ impl<'a> GrantRules<'a> {
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.facts.clusters.get(&key.cluster)?;
         let account = self.facts.ledger.account(key)?;
-        let exposure = &account.exposure;
+        let exposure = account.entry().exposure();
         let worker = self.facts.clusters.worker(key)?;
         // A successor learns of this agent only from an entry for it, and not from one for an older
         // agent.
@@ -75,9 +75,9 @@ impl<'a> GrantRules<'a> {
             exposure.incarnation >= worker.incarnation() || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // The exposure that is being written in its place may allow less.
-        let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
+        let next = account.entry().next().map_or(exposed, |next| next.ttl);
         // A message to a lost worker may still arrive, and must not put off the end of its leases.
-        let known = if worker.is_lost() { account.ttl } else { Duration::MAX };
+        let known = if worker.is_lost() { account.ttl() } else { Duration::MAX };
         let ttl = cluster.spec().ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = Cluster { ttl, ..(**cluster.spec()).clone() };
@@ -88,7 +88,7 @@ impl<'a> GrantRules<'a> {
     /// Minimum age of a journal after which all older leases have expired.
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
         let account = self.facts.ledger.account(key);
-        let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
+        let exposed = account.map_or(Duration::ZERO, |account| account.entry().exposure().ttl);
         self.facts.replica.config.bounds.outlast(ttl.max(exposed))
     }
 
@@ -135,7 +135,7 @@ impl<'a> GrantRules<'a> {
         };
         (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
-            && account.streams.len() < STREAMS_PER_WORKER_MAX
+            && account.streams().len() < STREAMS_PER_WORKER_MAX
             && self.facts.ledger.is_free(stream, self.facts.replica.heard)
     }
 
@@ -144,6 +144,6 @@ impl<'a> GrantRules<'a> {
         let allows = |exposure: &Exposure| {
             self.facts.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
         };
-        self.facts.ledger.account(key).is_some_and(|account| account.is_registered(allows))
+        self.facts.ledger.account(key).is_some_and(|account| account.entry().allows(allows))
     }
 }

@@ -95,8 +95,7 @@ impl Leader {
         self.await_welcome(conn, key);
         self.ledger.await_report(key, now);
         if mutation::on(Mutation::AdoptAtHello) {
-            self.ledger.adopt_at_hello(key);
-            self.ledger.open(key, now).unaccounted = None;
+            self.ledger.adopt_at_hello(key, now);
         }
         Ok(())
     }

@@ -198,6 +198,6 @@ pub(super) fn takes_jobs(worker: &Worker, account: &Account) -> bool {
     worker.is_working()
         && worker.is_connected()
         && !worker.is_lost()
-        && account.unaccounted.is_none()
-        && account.jobs != Jobs::Unknown
+        && account.unaccounted().is_none()
+        && account.jobs() != Jobs::Unknown
 }

@@ -17,14 +17,10 @@ impl Leader {
         for (key, account_id, exposure) in workers {
             let Some(mut account) = self.ledger.account_mut(&key) else { continue };
             // The entry of an earlier account has been removed since.
-            if account.id != account_id && !mutation::on(Mutation::RegisteredOfAnotherAccount) {
+            if account.id() != account_id && !mutation::on(Mutation::RegisteredOfAnotherAccount) {
                 continue;
             }
-            if account.registering.as_ref() == Some(&exposure) {
-                account.registering = None;
-            }
-            account.exposure = exposure;
-            (account.adopted, account.unwritten) = (true, false);
+            account.entry_mut().written(exposure);
             drop(account);
             self.register_if_needed(&key);
             if key.worker.is_former() {
@@ -59,13 +55,14 @@ impl Leader {
         let Some(wanted) = exposure(key, worker, self.facts()) else { return };
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(key) else { return };
-        let narrows = account.exposure.sets == SetScope::Any && wanted.sets != SetScope::Any;
-        let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
-        if account.registering.is_some() || (account.adopted && covered) {
+        let stored = account.entry().exposure();
+        let narrows = stored.sets == SetScope::Any && wanted.sets != SetScope::Any;
+        let covered = lists.covers(&key.cluster, stored, &wanted) && !narrows;
+        if account.entry().next().is_some() || (account.entry().is_adopted() && covered) {
             return;
         }
-        account.registering = Some(wanted.clone());
-        let account_id = account.id;
+        account.entry_mut().begin_write(wanted.clone());
+        let account_id = account.id();
         drop(account);
         self.order(Order::Register(vec![(key.clone(), account_id, wanted)]));
     }
@@ -80,12 +77,12 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
     let lists = replica.cluster_lists.get(&key.cluster);
     let list = lists.map(|lists| &lists[usize::from(worker.stops_worker())]);
     let allows = |sets: SetScope| {
-        let all = account.sets.iter();
-        all.fold(true, |allowed, (set, (_, timeless))| {
-            allowed && replica.lists.allow(&key.cluster, sets, set, *timeless)
+        account.sets().fold(true, |allowed, (set, timeless)| {
+            allowed && replica.lists.allow(&key.cluster, sets, set, timeless)
         })
     };
-    let have = account.exposure.sets;
+    let stored = account.entry().exposure();
+    let have = stored.sets;
     let sets = match list.map_or(SetScope::None, |list| list.sets()) {
         sets if allows(sets) => sets,
         // It still holds streams of a set that is no longer desired.
@@ -93,11 +90,10 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
         SetScope::None | SetScope::Listed { .. } | SetScope::Any => SetScope::Any,
     };
     let is_fresh = mutation::on(Mutation::EntrySaysFresh)
-        || (account.fresh_since == Some(worker.incarnation())
-            && account.exposure.incarnation <= worker.incarnation());
+        || (account.is_fresh(worker.incarnation()) && stored.incarnation <= worker.incarnation());
     let wanted = Exposure {
-        incarnation: worker.incarnation().max(account.exposure.incarnation),
-        ttl: cluster.spec().ttl.max(account.ttl),
+        incarnation: worker.incarnation().max(stored.incarnation),
+        ttl: cluster.spec().ttl.max(account.ttl()),
         jobs_max: cluster.spec().jobs_per_worker_max.max(account.committed()).max(account.size()),
         sets,
         identity: worker.occupant().identity(),

@@ -29,7 +29,7 @@ impl Leader {
         let Some(worker) = self.observed(key) else { return };
         let incarnation = worker.incarnation();
         let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
-        let streams = self.ledger.account(key).map_or(0, |account| account.streams.len());
+        let streams = self.ledger.account(key).map_or(0, |account| account.streams().len());
         let most = STEP.min(self.replica.config.slice as usize / 4);
         let is_short = report.streams.len() + streams <= most;
         self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, at));
@@ -55,7 +55,7 @@ impl Leader {
     /// Drops the rest of a report, because its connection is over.
     pub(super) fn drop_adoption(&mut self, adoption: &Adoption) {
         if let Some(mut account) = self.ledger.account_mut(adoption.key()) {
-            account.adopting = false;
+            account.end_adoption();
         }
         self.schedule_silence_check(adoption.key());
     }

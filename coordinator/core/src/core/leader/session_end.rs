@@ -93,10 +93,10 @@ impl Leader {
         }
         let account = self.ledger.account(key);
         let empty = account.is_some_and(|account| {
-            account.jobs == Jobs::Running(0)
-                && account.in_effect == 0
-                && account.unaccounted.is_none()
-                && account.streams.is_empty()
+            account.jobs() == Jobs::Running(0)
+                && account.in_effect() == 0
+                && account.unaccounted().is_none()
+                && account.streams().is_empty()
         });
         if left && empty {
             if let Some(conn) = conn {

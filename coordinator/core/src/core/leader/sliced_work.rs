@@ -33,7 +33,7 @@ impl Leader {
             SlicedTask::ClaimsOfWorker { key, after, check } => {
                 let account = self.ledger.account(&key)?;
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let streams = account.streams.range::<StreamKey, _>((from, Bound::Unbounded));
+                let streams = account.streams().range::<StreamKey, _>((from, Bound::Unbounded));
                 let streams: Vec<_> = streams.take(most).cloned().collect();
                 self.replica.budget.spend(streams.len().max(1));
                 for stream in &streams {

@@ -265,7 +265,7 @@ impl Query<'_> {
     fn has_applied(&self, key: &WorkerKey) -> bool {
         let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
         let account = self.ledger.account(key);
-        connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
+        connected && account.is_some_and(Account::has_acknowledged_streams)
     }
 
     /// How many streams of a set have an owner.
@@ -344,20 +344,20 @@ impl Query<'_> {
             drain_ordered: worker.is_some_and(|worker| worker.drain().is_ordered()),
             drain_overdue: self.overdue(key, now),
             agent: identity_of_holder(key, self.facts()),
-            incarnation: account.incarnation,
+            incarnation: account.incarnation(),
             generation: worker.map_or(0, Worker::generation),
-            silent_for: reported.then(|| now.since(account.heard)),
+            silent_for: reported.then(|| now.since(account.heard())),
             granted: account.size(),
-            in_effect: account.in_effect,
-            running: match account.jobs {
+            in_effect: account.in_effect(),
+            running: match account.jobs() {
                 Jobs::Unknown => None,
                 Jobs::Running(running) => Some(running),
             },
             committed: account.committed(),
             wanted: worker.and_then(Worker::target).unwrap_or(account.size()),
             pool_token: account.pool_token(),
-            streams: account.streams.len(),
-            load: account.load,
+            streams: account.streams().len(),
+            load: account.load(),
             address: worker.and_then(|worker| worker.address().cloned()),
             agent_version: worker.and_then(Worker::version),
             refused_agent: self.refused_agent(key, now),

@@ -80,13 +80,10 @@ impl Leader {
     fn write_former(&mut self, former: &WorkerKey) {
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(former) else { return };
-        let exposure = match account.registering.take() {
-            Some(registering) => lists.joined(&former.cluster, &account.exposure, &registering),
-            None => account.exposure.clone(),
-        };
-        (account.adopted, account.unwritten) = (false, true);
-        account.registering = Some(exposure.clone());
-        let account_id = account.id;
+        let exposure = account
+            .entry_mut()
+            .begin_rename(|stored, next| lists.joined(&former.cluster, stored, next));
+        let account_id = account.id();
         drop(account);
         self.order(Order::Register(vec![(former.clone(), account_id, exposure)]));
     }

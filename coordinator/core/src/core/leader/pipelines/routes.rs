@@ -233,7 +233,7 @@ pub(super) fn is_applied(claim: &Claim, facts: Facts<'_>) -> bool {
     let lost = facts.observed(&claim.worker).is_none_or(Worker::is_lost);
     !lost
         && is_in_use(claim)
-        && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
+        && account.is_some_and(|account| account.has_acknowledged(claim.sent_in))
 }
 
 /// Whether a lease or its worker is on the way out; `planned` is the planned lease of its stream.

@@ -168,7 +168,7 @@ impl PipelinesCopy {
         for (key, account) in facts.ledger.accounts().after(after) {
             copied += 1;
             let class = self.clusters.get_mut(&key.cluster);
-            let has_shares = account.sets.keys().any(|set| set.is_shares());
+            let has_shares = account.sets().any(|(set, _)| set.is_shares());
             if class.is_some() || has_shares {
                 copied += self.ledger.copy_shares(facts.ledger, key);
             }

@@ -119,7 +119,7 @@ impl StreamPlan {
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
         let owner = &held.max_by_key(|claim| claim.token)?.worker;
-        let account_id = facts.ledger.account(owner)?.id;
+        let account_id = facts.ledger.account(owner)?.id();
         Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), account_id }))
     }
 }
