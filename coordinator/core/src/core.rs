@@ -51,7 +51,7 @@ impl Core {
     /// is taken later. Effects follow at [`Self::settle`], so that events that arrive together are
     /// planned together.
     pub fn handle(&mut self, event: Event, at: Moment) {
-        self.replica_mut().budget.count(1 + size(&event));
+        self.replica_mut().budget_mut().count(1 + size(&event));
         match event {
             Event::Hello(conn, hello, peer) => self.hello(conn, hello, peer, at),
             Event::Desired(desired) => self.receive(desired, at),
@@ -85,7 +85,7 @@ impl Core {
             Event::Drain(key) => self.if_leads(|leader| leader.order_drain(&key, at)),
             Event::Undrain(key) => self.if_leads(|leader| leader.take_drain_back(&key, at)),
             Event::Avoid(workers) => {
-                let before = std::mem::replace(&mut self.replica_mut().avoided, workers);
+                let before = self.replica_mut().replace_avoided(workers);
                 self.if_leads(|leader| leader.avoidance_changed(&before, at));
             }
             Event::Wake => {}
@@ -164,12 +164,12 @@ impl Core {
 
     /// The units of work done since the last call.
     pub fn take_cost(&mut self) -> u32 {
-        self.replica_mut().budget.take_spent()
+        self.replica_mut().budget_mut().take_spent()
     }
 
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.replica_mut().effects.pop_front()
+        self.replica_mut().next_effect()
     }
 
     /// When to send [`Event::Wake`], if at all.

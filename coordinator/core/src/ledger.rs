@@ -43,7 +43,7 @@ pub(crate) struct Ledger {
     /// The highest grant number of all workers that are gone. A worker that returns gets higher
     /// numbers, because its agent may have seen the lower ones.
     number_max: GrantNumber,
-    pub(crate) bounds: TimeBounds,
+    bounds: TimeBounds,
     /// Until when a predecessor may have granted by itself.
     predecessor_end: Moment,
     /// When the newest renewal of leadership that succeeded was sent.

@@ -55,7 +55,7 @@ use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
 use super::Core;
 use super::replica::ReplicaState;
-use crate::effect::{Effect, Notice, Order, Wakeup};
+use crate::effect::{Notice, Order, Wakeup};
 use crate::event::{Elected, Renewed};
 use crate::ledger::Ledger;
 use crate::observed::Worker;
@@ -162,14 +162,14 @@ impl Leader {
     /// ended, what agents hold, what is planned, what is sent. Each part has a share of the turn's
     /// budget. A part that spends it continues in the next turn, and the parts after it still run.
     pub(super) fn settle(&mut self, now: Moment) {
-        let quarter = self.replica.config.slice / 4;
+        let quarter = self.replica.config().slice / 4;
 
         // Time: silence, expired claims, and plans that are due.
-        self.replica.budget.allow(quarter);
+        self.replica.budget_mut().allow(quarter);
         self.run_timers(now);
 
         // What agents hold: the accounts of workers that are gone end, and reports are adopted.
-        self.replica.budget.allow(2 * quarter);
+        self.replica.budget_mut().allow(2 * quarter);
         self.end_accounts_of_gone(now);
         self.adopt();
         self.welcome_waiting(now);
@@ -177,16 +177,16 @@ impl Leader {
 
         // The plan: pools, and whose streams are due; then streams, one cluster after the other;
         // then pipelines.
-        self.replica.budget.allow(quarter);
+        self.replica.budget_mut().allow(quarter);
         self.plan(now);
-        self.replica.budget.allow(2 * quarter);
+        self.replica.budget_mut().allow(2 * quarter);
         self.plan_streams(now);
         self.plan_pipelines(now);
         // What the plans have changed is reconciled, so that the messages of this turn have it.
         self.run_sliced_tasks(now);
 
         // Messages.
-        self.replica.budget.allow(quarter);
+        self.replica.budget_mut().allow(quarter);
         self.flush(now);
         // Grants and revocations may change the routes of the nodes before.
         if self.pipelines.has_changed() {
@@ -194,7 +194,7 @@ impl Leader {
             self.flush(now);
         }
         // Beats are answered however long the messages of others are.
-        self.replica.budget.allow(quarter);
+        self.replica.budget_mut().allow(quarter);
         self.renew(now);
 
         // What the turn has decided that others wait for.
@@ -206,8 +206,8 @@ impl Leader {
 
     /// Runs the timers that are due, as far as the budget goes.
     fn run_timers(&mut self, now: Moment) {
-        let heard = self.replica.heard;
-        while let Some(timer) = self.timers.next_due(now, heard, &mut self.replica.budget) {
+        let heard = self.replica.heard();
+        while let Some(timer) = self.timers.next_due(now, heard, self.replica.budget_mut()) {
             match timer {
                 Timer::Unreported(key) => self.unreported_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
@@ -251,7 +251,7 @@ impl Leader {
         self.timers.set(self.renewal.until(), Timer::Term);
         self.ledger.confirm(renewed.sent_at);
         for timer in timers {
-            self.timers.set(self.replica.heard, timer);
+            self.timers.set(self.replica.heard(), timer);
         }
         self.outgoing.mark_all(workers);
         self.term_stands(renewed.epoch, renewed.sent_at);
@@ -322,7 +322,7 @@ impl Leader {
     /// Gives the platform an order for the present term.
     fn order(&mut self, order: Order) {
         let epoch = self.ledger.epoch();
-        self.replica.effects.push_back(Effect::Order { epoch, order });
+        self.replica.order(epoch, order);
     }
 
     fn observed(&self, key: &WorkerKey) -> Option<&Worker> {

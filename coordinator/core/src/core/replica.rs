@@ -7,16 +7,19 @@ mod position_index;
 mod preview;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
+use leasehold_types::{
+    ClusterName, Epoch, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
+};
 
 use super::Config;
 use super::turn_budget::TurnBudget;
 use crate::desired::{Class, Cluster, Desired, StreamSet};
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Notice, Order};
 use crate::event::ConnId;
 use crate::exposure::{AccountId, SetList, SetLists};
 use crate::ledger::Ledger;
@@ -36,43 +39,43 @@ const BEAT_MAX: Duration = Duration::from_secs(2);
 /// The state that outlives a term.
 #[derive(Clone, Debug)]
 pub(super) struct ReplicaState {
-    pub(super) config: Config,
-    pub(super) desired: Arc<Desired>,
+    config: Config,
+    desired: Arc<Desired>,
     /// The next desired state, which is not read to its end yet.
     incoming: Option<IncomingManifest>,
-    pub(super) sets: BTreeMap<SetName, SetState>,
+    sets: BTreeMap<SetName, SetState>,
     /// The sets of each cluster.
-    pub(super) cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
+    cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
     /// The sets of which a worker of each cluster may own streams: first for agents that cannot
     /// stop their worker, then for those that can.
-    pub(super) cluster_lists: BTreeMap<ClusterName, [Arc<SetList>; 2]>,
+    cluster_lists: BTreeMap<ClusterName, [Arc<SetList>; 2]>,
     /// The lists of sets that were in force.
-    pub(super) lists: SetLists,
+    lists: SetLists,
     /// The workers that get nothing new while others have room.
-    pub(super) avoided: Arc<BTreeSet<WorkerKey>>,
+    avoided: Arc<BTreeSet<WorkerKey>>,
     /// The handover deadlines of sets that are gone but have streams with claims.
-    pub(super) former_handovers: BTreeMap<SetName, Duration>,
+    former_handovers: BTreeMap<SetName, Duration>,
     garbage: Garbage,
     /// The work in slices that the present turn may still do.
-    pub(super) budget: TurnBudget,
+    budget: TurnBudget,
     /// Every message that had arrived before this moment has been handled: silence is measured up
     /// to here.
-    pub(super) heard: Moment,
+    heard: Moment,
     /// When it last gave a term up because another leader had had its number.
-    pub(super) stepped_down_at: Option<Moment>,
-    pub(super) effects: VecDeque<Effect>,
+    stepped_down_at: Option<Moment>,
+    effects: VecDeque<Effect>,
 }
 
 /// A stream set and where its streams are planned.
 #[derive(Clone, Debug)]
 pub(super) struct SetState {
-    pub(super) spec: Arc<StreamSet>,
+    spec: Arc<StreamSet>,
     index: PositionIndex,
-    pub(super) streams: Vec<StreamSlot>,
+    streams: Vec<StreamSlot>,
     /// Some of its streams may have a planned worker.
-    pub(super) is_planned: bool,
+    is_planned: bool,
     /// The last plan moved the most streams that may move at once: more moves may follow.
-    pub(super) limited: bool,
+    limited: bool,
 }
 
 /// Where a stream is planned.
@@ -80,10 +83,10 @@ pub(super) struct SetState {
 pub(super) struct StreamSlot {
     /// The worker that is to have it. Once that account has ended, the stream counts as
     /// unplanned.
-    pub(super) on: Option<PlannedWorker>,
+    on: Option<PlannedWorker>,
     /// When it was last moved away from a worker that could have kept it.
-    pub(super) moved_at: Option<Moment>,
-    pub(super) unplaced: Option<Unplaced>,
+    moved_at: Option<Moment>,
+    unplaced: Option<Unplaced>,
 }
 
 /// A worker in the plan, with one of its accounts: a worker that leaves and returns under its name
@@ -95,6 +98,44 @@ pub(super) struct PlannedWorker {
 }
 
 impl StreamSlot {
+    /// The worker that is to have it, though its account may have ended.
+    pub(super) fn on(&self) -> Option<&PlannedWorker> {
+        self.on.as_ref()
+    }
+
+    /// When it was last moved away from a worker that could have kept it.
+    pub(super) fn moved_at(&self) -> Option<Moment> {
+        self.moved_at
+    }
+
+    /// Why the newest plan has no worker for it.
+    pub(super) fn unplaced(&self) -> Option<Unplaced> {
+        self.unplaced
+    }
+
+    /// A plan places it here, or nowhere. Returns whether that is another worker than before.
+    pub(super) fn place(&mut self, on: Option<PlannedWorker>, why: Option<Unplaced>) -> bool {
+        self.unplaced = why;
+        let is_another = self.on != on;
+        self.on = on;
+        is_another
+    }
+
+    /// It moves away from a worker that could have kept it.
+    pub(super) fn record_move(&mut self, now: Moment) {
+        self.moved_at = Some(now);
+    }
+
+    /// It is planned on a worker that has it already.
+    pub(super) fn keep_on(&mut self, worker: PlannedWorker) {
+        self.on = Some(worker);
+    }
+
+    /// Its planned worker cannot take it.
+    pub(super) fn take_off(&mut self) {
+        self.on = None;
+    }
+
     /// The worker that it is planned on, of this cluster. A plan for a worker whose account has
     /// ended says nothing about a later worker of its name.
     pub(super) fn planned_on(
@@ -108,6 +149,47 @@ impl StreamSlot {
 }
 
 impl SetState {
+    /// Its definition.
+    pub(super) fn spec(&self) -> &Arc<StreamSet> {
+        &self.spec
+    }
+
+    /// How many streams it has.
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Where each stream of its definition is planned.
+    pub(super) fn slots(&self) -> &[StreamSlot] {
+        &self.streams
+    }
+
+    /// Where the stream at this place of its definition is planned.
+    pub(super) fn slot(&self, at: usize) -> &StreamSlot {
+        &self.streams[at]
+    }
+
+    /// The same, to be planned. The set is marked as planned.
+    pub(super) fn slot_mut(&mut self, at: usize) -> &mut StreamSlot {
+        self.mark_planned();
+        &mut self.streams[at]
+    }
+
+    /// Some of its streams may have a planned worker from now on.
+    pub(super) fn mark_planned(&mut self) {
+        self.is_planned = true;
+    }
+
+    /// Whether the last plan moved the most streams that may move at once: more moves may follow.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// See [`Self::is_limited`].
+    pub(super) fn set_limited(&mut self, limited: bool) {
+        self.limited = limited;
+    }
+
     /// Where a stream is in the manifest's list.
     pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
         self.index.get(&self.spec.streams, name)
@@ -134,6 +216,131 @@ impl ReplicaState {
         }
     }
 
+    /// A replica with the same desired state and nothing planned, for a what-if.
+    pub(super) fn copy_desired(&self) -> Self {
+        Self {
+            desired: Arc::clone(&self.desired),
+            heard: self.heard,
+            avoided: Arc::clone(&self.avoided),
+            ..Self::new(self.config)
+        }
+    }
+
+    pub(super) fn config(&self) -> Config {
+        self.config
+    }
+
+    /// The desired state that is in force.
+    pub(super) fn desired(&self) -> &Arc<Desired> {
+        &self.desired
+    }
+
+    /// Puts another desired state in force, without its sets: for a what-if of pipelines. Returns
+    /// the one before.
+    pub(super) fn replace_desired(&mut self, desired: Arc<Desired>) -> Arc<Desired> {
+        mem::replace(&mut self.desired, desired)
+    }
+
+    /// The sets that are in force.
+    pub(super) fn sets(&self) -> &BTreeMap<SetName, SetState> {
+        &self.sets
+    }
+
+    /// A set that is in force, to be planned.
+    pub(super) fn set_mut(&mut self, name: &SetName) -> Option<&mut SetState> {
+        self.sets.get_mut(name)
+    }
+
+    /// The clusters that have sets.
+    pub(super) fn clusters_with_sets(&self) -> impl Iterator<Item = &ClusterName> {
+        self.cluster_sets.keys()
+    }
+
+    /// The sets of which a worker of a cluster may own streams: first for agents that cannot stop
+    /// their worker, then for those that can.
+    pub(super) fn cluster_lists(&self, cluster: &ClusterName) -> Option<&[Arc<SetList>; 2]> {
+        self.cluster_lists.get(cluster)
+    }
+
+    /// The lists of sets that were in force.
+    pub(super) fn lists(&self) -> &SetLists {
+        &self.lists
+    }
+
+    /// The workers that get nothing new while others have room.
+    pub(super) fn avoided(&self) -> &Arc<BTreeSet<WorkerKey>> {
+        &self.avoided
+    }
+
+    /// Other workers are avoided from now on. Returns those before.
+    pub(super) fn replace_avoided(
+        &mut self,
+        workers: Arc<BTreeSet<WorkerKey>>,
+    ) -> Arc<BTreeSet<WorkerKey>> {
+        mem::replace(&mut self.avoided, workers)
+    }
+
+    /// The handover deadline of a set that is gone but has streams with claims.
+    pub(super) fn former_handover(&self, set: &SetName) -> Option<Duration> {
+        self.former_handovers.get(set).copied()
+    }
+
+    /// Keeps the handover deadlines of sets that are gone while they have claims.
+    pub(super) fn keep_handovers(
+        &mut self,
+        gone: Vec<(SetName, Duration)>,
+        has_claims: impl Fn(&SetName) -> bool,
+    ) {
+        self.former_handovers.extend(gone);
+        self.former_handovers.retain(|set, _| has_claims(set));
+    }
+
+    /// The work in slices that the present turn may still do.
+    pub(super) fn budget(&self) -> &TurnBudget {
+        &self.budget
+    }
+
+    /// The same, to be spent.
+    pub(super) fn budget_mut(&mut self) -> &mut TurnBudget {
+        &mut self.budget
+    }
+
+    /// The workers that get nothing new while others have room, and the budget to spend on them.
+    pub(super) fn avoided_and_budget(&mut self) -> (&BTreeSet<WorkerKey>, &mut TurnBudget) {
+        (&self.avoided, &mut self.budget)
+    }
+
+    /// The moment up to which every message that had arrived has been handled: silence is measured
+    /// up to it.
+    pub(super) fn heard(&self) -> Moment {
+        self.heard
+    }
+
+    /// When it last gave a term up because another leader had had its number.
+    pub(super) fn stepped_down_at_mut(&mut self) -> &mut Option<Moment> {
+        &mut self.stepped_down_at
+    }
+
+    /// The next effect, oldest first.
+    pub(super) fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Sends a message on a connection.
+    pub(super) fn send(&mut self, conn: ConnId, message: CoordinatorMessage) {
+        self.effects.push_back(Effect::Send { conn, message });
+    }
+
+    /// Closes a connection.
+    pub(super) fn close(&mut self, conn: ConnId) {
+        self.effects.push_back(Effect::Close(conn));
+    }
+
+    /// Has the stores do something for a term.
+    pub(super) fn order(&mut self, epoch: Epoch, order: Order) {
+        self.effects.push_back(Effect::Order { epoch, order });
+    }
+
     /// Begins a turn that has heard everything that had arrived before `heard`.
     pub(super) fn begin_turn(&mut self, heard: Moment) {
         self.heard = self.heard.max(heard);
@@ -156,9 +363,8 @@ impl ReplicaState {
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, reason: RefusalReason, message: String) {
-        let message = CoordinatorMessage::Refusal(Refusal { reason, message });
-        self.effects.push_back(Effect::Send { conn, message });
-        self.effects.push_back(Effect::Close(conn));
+        self.send(conn, CoordinatorMessage::Refusal(Refusal { reason, message }));
+        self.close(conn);
     }
 
     /// The class of this name, where a manifest defines one.
@@ -189,7 +395,7 @@ impl ReplicaState {
     pub(super) fn forget_plans(&mut self) {
         for set in self.sets.values_mut().filter(|set| set.is_planned) {
             let streams = vec![StreamSlot::default(); set.streams.len()];
-            self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
+            self.garbage.add_planned(mem::replace(&mut set.streams, streams));
             (set.limited, set.is_planned) = (false, false);
         }
     }
@@ -214,7 +420,6 @@ impl ReplicaState {
     pub(super) fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut StreamSlot> {
         let set = self.sets.get_mut(&stream.set)?;
         let at = set.position(&stream.stream)?;
-        set.is_planned = true;
-        Some(&mut set.streams[at])
+        Some(set.slot_mut(at))
     }
 }

@@ -59,7 +59,8 @@ impl Core {
     pub(super) fn become_starting(&mut self, elected: Elected, now: Moment) {
         self.change_role(|role| {
             let mut replica = role.end_term(&None);
-            replica.budget.allow(replica.config.slice);
+            let slice = replica.config().slice;
+            replica.budget_mut().allow(slice);
             Role::Starting(Box::new(StartingLeader::new(replica, elected)))
         });
         self.continue_start(now);
@@ -86,7 +87,7 @@ impl Core {
     }
 
     fn change_role(&mut self, next: impl FnOnce(Role) -> Role) {
-        let config = self.replica().config;
+        let config = self.replica().config();
         let placeholder = Standby { replica: Box::new(ReplicaState::new(config)), leader: None };
         let role = std::mem::replace(&mut self.role, Role::Standby(placeholder));
         self.role = next(role);
@@ -118,13 +119,13 @@ impl Standby {
 
 impl StartingLeader {
     fn new(replica: Box<ReplicaState>, elected: Elected) -> Self {
-        let bounds = replica.config.bounds;
+        let bounds = replica.config().bounds;
         Self {
             ledger: Ledger::new(elected.epoch, elected.predecessor_end, bounds),
             elected,
             entered: None,
             timers: Timers::default(),
-            desired: replica.desired.clone(),
+            desired: replica.desired().clone(),
             gone: Vec::new(),
             passed_on: Vec::new(),
             replica,
@@ -162,9 +163,9 @@ impl StartingLeader {
     /// Begins to enter the registered workers from the first one.
     fn enter_anew(&mut self) {
         let Elected { epoch, predecessor_end, .. } = self.elected;
-        let fresh = Ledger::new(epoch, predecessor_end, self.replica.config.bounds);
+        let fresh = Ledger::new(epoch, predecessor_end, self.replica.config().bounds);
         self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
-        (self.desired, self.entered) = (self.replica.desired.clone(), None);
+        (self.desired, self.entered) = (self.replica.desired().clone(), None);
         self.passed_on.clear();
         self.timers = Timers::default();
     }
@@ -172,14 +173,14 @@ impl StartingLeader {
     /// Enters the registered workers into the ledger, as far as the budget goes; returns whether
     /// all are entered.
     fn enter_all(&mut self, now: Moment) -> bool {
-        if !Arc::ptr_eq(&self.desired, &self.replica.desired) {
+        if !Arc::ptr_eq(&self.desired, self.replica.desired()) {
             // The entries were read under other sets and clusters.
             self.enter_anew();
         }
-        while self.replica.budget.is_left() {
-            let most = STEP.min(self.replica.budget.left());
+        while self.replica.budget().is_left() {
+            let most = STEP.min(self.replica.budget().left());
             let entered = self.enter(most, now);
-            self.replica.budget.spend(entered);
+            self.replica.budget_mut().spend(entered);
             if entered < most {
                 return true;
             }

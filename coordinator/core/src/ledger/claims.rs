@@ -75,10 +75,13 @@ impl Ledger {
         self.claims(stream).iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
     }
 
-    /// See [`Self::claim`].
-    pub(crate) fn claim_mut(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<&mut Claim> {
-        let claims = self.claims.get_mut(stream).iter_mut();
-        claims.into_iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
+    /// The claim that the worker's present agent has on a stream goes on in this phase.
+    pub(crate) fn set_phase(&mut self, stream: &StreamKey, key: &WorkerKey, phase: Phase) {
+        let mut claims = self.claims.get_mut(stream).iter_mut();
+        let claim = claims.find(|claim| claim.worker == *key && !claim.is_orphaned());
+        if let Some(claim) = claim {
+            claim.phase = phase;
+        }
     }
 
     /// Whether no worker can hold the stream.

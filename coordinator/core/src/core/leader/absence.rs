@@ -47,7 +47,7 @@ impl Leader {
             return;
         }
         let Some(worker) = self.observed(key) else { return };
-        if self.replica.heard < at {
+        if self.replica.heard() < at {
             self.timers.set(at, Timer::Silence(key.clone()));
             return;
         }
@@ -70,7 +70,7 @@ impl Leader {
 
     /// The unreported leases of a worker may have ended, or plans no longer wait for its report.
     pub(super) fn unreported_due(&mut self, key: &WorkerKey, now: Moment) {
-        let heard = self.replica.heard;
+        let heard = self.replica.heard();
         let ledger = &mut self.ledger;
         ledger.settle_unreported(key, heard);
         if let Some(mut account) = ledger.account_mut(key) {
@@ -106,9 +106,9 @@ impl Leader {
     pub(super) fn reschedule_give_ups(&mut self, before: &Desired) {
         let ledger = &self.ledger;
         let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
-        let clusters = self.replica.desired.clusters.keys();
+        let clusters = self.replica.desired().clusters.keys();
         let changed =
-            clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
+            clusters.filter(|name| after(before, name) != after(self.replica.desired(), name));
         let workers = changed.flat_map(|name| ledger.accounts().of(name));
         let missing =
             workers.map(|(key, _)| key).filter(|key| self.absence_rules().is_missing(key));
@@ -127,7 +127,7 @@ impl Leader {
         if self.pending_frees.has_account(key) {
             return;
         }
-        if self.replica.heard < at {
+        if self.replica.heard() < at {
             self.timers.set(at, Timer::GiveUp(key.clone()));
             return;
         }

@@ -33,13 +33,13 @@ impl Leader {
 
     /// Ends the accounts of workers that are gone, one after the other.
     pub(super) fn end_accounts_of_gone(&mut self, now: Moment) {
-        while self.replica.budget.is_left()
+        while self.replica.budget().is_left()
             && let Some((key, has_begun)) = self.pending_frees.next_account()
         {
             if !has_begun {
                 self.begin_ending(&key, now);
             }
-            let most = STEP.min(self.replica.budget.left());
+            let most = STEP.min(self.replica.budget().left());
             if self.end_slice(&key, most, now) {
                 self.gone(&key, now);
             }
@@ -62,7 +62,7 @@ impl Leader {
         let account = self.ledger.account(key);
         let streams = account.into_iter().flat_map(Account::streams);
         let streams: Vec<_> = streams.take(most).cloned().collect();
-        self.replica.budget.spend(1 + streams.len());
+        self.replica.budget_mut().spend(1 + streams.len());
         if streams.len() < most {
             return true;
         }

@@ -59,7 +59,7 @@ impl AgentRules<'_> {
         let cluster =
             self.facts.clusters.get(&hello.cluster).filter(|cluster| cluster.is_defined());
         let Some(cluster) = cluster else {
-            let message = self.facts.replica.desired.unknown_cluster(&hello.cluster);
+            let message = self.facts.replica.desired().unknown_cluster(&hello.cluster);
             return Err((RefusalReason::UnknownCluster, message));
         };
         self.check_name(hello, key, now)?;
@@ -100,7 +100,7 @@ impl AgentRules<'_> {
             let message = format!("the limit of {WORKERS_MAX} workers is reached");
             return Err((RefusalReason::Limit, message));
         }
-        let most = self.facts.replica.config.workers_per_namespace_max;
+        let most = self.facts.replica.config().workers_per_namespace_max;
         if let (Some(namespace), _) = cluster.parts()
             && self.facts.clusters.worker_count_in(namespace) >= most
         {
@@ -176,7 +176,7 @@ impl AgentRules<'_> {
         let session = self.facts.observed(key).and_then(Worker::session);
         let ledger = self.facts.ledger;
         let unreported =
-            ledger.unreported().until(key).is_some_and(|until| self.facts.replica.heard < until);
+            ledger.unreported().until(key).is_some_and(|until| self.facts.replica.heard() < until);
         let sessions = self.sessions;
         let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
         let greets = session.is_some_and(|session| {
@@ -185,8 +185,8 @@ impl AgentRules<'_> {
         let comes_back = ledger
             .unreported()
             .comes_back_until(key)
-            .is_some_and(|until| self.facts.replica.heard < until);
-        greets || comes_back || self.facts.replica.heard < ledger.free_at(key)
+            .is_some_and(|until| self.facts.replica.heard() < until);
+        greets || comes_back || self.facts.replica.heard() < ledger.free_at(key)
     }
 
     /// The agent that has the name, since when and where.

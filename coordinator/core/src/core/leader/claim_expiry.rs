@@ -12,7 +12,7 @@ impl Leader {
     /// Checks the claims on a stream for the end of a handover's deadline or of a lease's time.
     pub(super) fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
         self.keep_if_pinned(stream);
-        let heard = self.replica.heard;
+        let heard = self.replica.heard();
         let ledger = &self.ledger;
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();

@@ -13,20 +13,20 @@ impl Leader {
     /// queues their streams for a plan if that is due.
     pub(super) fn plan(&mut self, now: Moment) {
         self.mark_accounts();
-        while self.replica.budget.is_left()
+        while self.replica.budget().is_left()
             && let Some(name) = self.plans.next_marked()
         {
-            let on_hold = self.ledger.unreported().hold_of(&name, self.replica.heard).is_some();
+            let on_hold = self.ledger.unreported().hold_of(&name, self.replica.heard()).is_some();
             // The cluster is due again when a worker that it waits for has reported, is gone or is
             // late.
             if on_hold {
                 continue;
             }
-            self.replica.budget.spend(1);
+            self.replica.budget_mut().spend(1);
             self.end_hold(&name, now);
             let held_back = self.pending_frees.take_held_back(&name).into_iter();
             for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
-                self.timers.set(self.replica.heard, Timer::Claim(stream));
+                self.timers.set(self.replica.heard(), Timer::Claim(stream));
             }
             if !self.plan_pools(&name) {
                 self.plans.mark(name.clone());
@@ -55,8 +55,8 @@ impl Leader {
 
     /// Plans a cluster's streams once its joins and drains have settled.
     pub(super) fn plan_soon(&mut self, name: &ClusterName, now: Moment) {
-        let sets = self.replica.sets_of(name).filter_map(|set| self.replica.sets.get(set));
-        let Some(settle) = sets.map(|set| set.spec.moves.settle).max() else { return };
+        let sets = self.replica.sets_of(name).filter_map(|set| self.replica.sets().get(set));
+        let Some(settle) = sets.map(|set| set.spec().moves.settle).max() else { return };
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let at = cluster.schedule_mut().plan_soon(settle, now);
         self.timers.set(at, Timer::Plan(name.clone()));
@@ -96,7 +96,7 @@ impl Leader {
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };
-            self.timers.set(self.replica.heard, Timer::Silence(key));
+            self.timers.set(self.replica.heard(), Timer::Silence(key));
         }
         self.replica.notice(Notice::HoldEnded(name.clone()));
         self.plan_now(name, now);

@@ -70,7 +70,8 @@ impl Query<'_> {
                 ),
             ])),
         }
-        if let Some((until, worker)) = ledger.unreported().hold_of(&key.cluster, self.replica.heard)
+        if let Some((until, worker)) =
+            ledger.unreported().hold_of(&key.cluster, self.replica.heard())
         {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
@@ -141,7 +142,7 @@ impl Query<'_> {
                 let own = generation(worker).unwrap_or(newest);
                 let reason = if *size >= max {
                     String::new()
-                } else if self.replica.avoided.contains(&key) {
+                } else if self.replica.avoided().contains(&key) {
                     "its node is cordoned: the other workers come first".to_owned()
                 } else if own >= newest {
                     taken.clone()
@@ -174,7 +175,7 @@ impl Query<'_> {
     /// Whether a worker has less than it could have because it is avoided.
     fn is_passed_over(&self, view: &WorkerView) -> bool {
         let Some(cluster) = self.clusters.get(&view.key.cluster) else { return false };
-        let is_avoided = self.replica.avoided.contains(&view.key);
+        let is_avoided = self.replica.avoided().contains(&view.key);
         is_avoided && view.wanted < cluster.spec().jobs_per_worker_max
     }
 
@@ -222,13 +223,13 @@ impl Query<'_> {
     }
 
     fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
-        let set = self.replica.sets.get(&key.set)?;
+        let set = self.replica.sets().get(&key.set)?;
         let at = set.position(&key.stream)?;
-        let planned = &set.streams[at];
-        let on = planned.planned_on(&set.spec.cluster, self.ledger).map(|on| &on.name);
+        let planned = set.slot(at);
+        let on = planned.planned_on(&set.spec().cluster, self.ledger).map(|on| &on.name);
         let view = stream_view(key.clone(), set, at, on, self.ledger.claims(key));
         let mut facts = Vec::new();
-        match (&view.planned, planned.unplaced) {
+        match (&view.planned, planned.unplaced()) {
             (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),
             (None, Some(why)) => facts.push(format!("no worker may have it: {}", reason(why))),
             (None, None) => facts.push("it is not planned yet".into()),
@@ -244,7 +245,8 @@ impl Query<'_> {
             }
         }
         let ledger = self.ledger;
-        if let Some((worker, unreported)) = ledger.unreported().of_set(&key.set, self.replica.heard)
+        if let Some((worker, unreported)) =
+            ledger.unreported().of_set(&key.set, self.replica.heard())
         {
             let timeless = unreported.exposure.sets.is_timeless();
             let ends = if timeless {
@@ -255,14 +257,14 @@ impl Query<'_> {
             facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
         }
         if let Some((until, worker)) =
-            ledger.unreported().hold_of(&view.cluster, self.replica.heard)
+            ledger.unreported().hold_of(&view.cluster, self.replica.heard())
         {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
             ));
         }
-        let summary = stream_summary(&view, planned.unplaced.map(reason));
+        let summary = stream_summary(&view, planned.unplaced().map(reason));
         Some(Explanation { summary, facts, next_step: self.stream_step(&view, now) })
     }
 

@@ -188,7 +188,7 @@ impl<'a> GrantComposer<'a> {
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
         if known && wanted < target {
-            let avoided = self.replica.avoided.contains(key);
+            let avoided = self.replica.avoided().contains(key);
             self.clusters.wait_for_slots(key, avoided);
         }
         let account = self.ledger.account(key)?;
@@ -240,7 +240,7 @@ impl<'a> GrantComposer<'a> {
         let kept = is_met || (waits && working);
         let free_at =
             if mutation::on(Mutation::LapseFreesAtOnce) { now } else { self.ledger.free_at(key) };
-        let claim = self.ledger.claim_mut(stream, key)?;
+        let claim = self.ledger.claim(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
             Phase::Held if !kept => {
@@ -256,7 +256,7 @@ impl<'a> GrantComposer<'a> {
             Phase::Lapsing { .. } | Phase::Orphaned { .. } => return None,
         };
         let first = claim.phase == Phase::Held;
-        claim.phase = phase;
+        self.ledger.set_phase(stream, key, phase);
         self.pipelines.leases_changed(stream);
         self.composed.due.push((at, stream.clone()));
         if first {
@@ -304,8 +304,8 @@ impl<'a> GrantComposer<'a> {
             let token = self.ledger.grant_stream(&stream, key, incarnation, timeless, load);
             self.forget_want(key, &stream);
             self.await_acknowledgement(&stream, key);
-            let set = self.replica.sets.get(&stream.set);
-            self.composed.ends_move |= set.is_some_and(|set| set.limited);
+            let set = self.replica.sets().get(&stream.set);
+            self.composed.ends_move |= set.is_some_and(|set| set.is_limited());
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.composed.notices.push(notice);

@@ -48,12 +48,12 @@ impl<'a> GrantRules<'a> {
         let Facts { replica, ledger, .. } = self.facts;
         let (set, planned) = replica.planned(stream)?;
         Some(PlannedLease {
-            cluster: &set.spec.cluster,
-            on: planned.planned_on(&set.spec.cluster, ledger).map(|on| &on.name),
+            cluster: &set.spec().cluster,
+            on: planned.planned_on(&set.spec().cluster, ledger).map(|on| &on.name),
             load: None,
             // No other worker can take it.
-            stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
-            pinned: set.spec.mode == Mode::Pinned,
+            stays: matches!(planned.unplaced(), None | Some(Unplaced::NoWorker)),
+            pinned: set.spec().mode == Mode::Pinned,
         })
     }
 
@@ -89,14 +89,14 @@ impl<'a> GrantRules<'a> {
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
         let account = self.facts.ledger.account(key);
         let exposed = account.map_or(Duration::ZERO, |account| account.entry().exposure().ttl);
-        self.facts.replica.config.bounds.outlast(ttl.max(exposed))
+        self.facts.replica.config().bounds.outlast(ttl.max(exposed))
     }
 
     /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let jobs_max = self.facts.clusters.get(cluster)?.spec().jobs_max;
         let on_hold =
-            self.facts.ledger.unreported().hold_of(cluster, self.facts.replica.heard).is_some();
+            self.facts.ledger.unreported().hold_of(cluster, self.facts.replica.heard()).is_some();
         (!on_hold).then(|| jobs_max.saturating_sub(self.used(cluster)))
     }
 
@@ -122,7 +122,8 @@ impl<'a> GrantRules<'a> {
         let Some(account) = self.facts.ledger.account(key) else { return false };
         let has_room = |load| {
             let class = self.facts.replica.class(&key.cluster);
-            let former = self.facts.ledger.unreported().former_load(key, self.facts.replica.heard);
+            let former =
+                self.facts.ledger.unreported().former_load(key, self.facts.replica.heard());
             class
                 .zip(former)
                 .is_some_and(|(class, former)| account.has_room(load + former, class.capacity))
@@ -130,19 +131,19 @@ impl<'a> GrantRules<'a> {
                     self.facts.ledger,
                     stream,
                     load,
-                    self.facts.replica.heard,
+                    self.facts.replica.heard(),
                 )
         };
         (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams().len() < STREAMS_PER_WORKER_MAX
-            && self.facts.ledger.is_free(stream, self.facts.replica.heard)
+            && self.facts.ledger.is_free(stream, self.facts.replica.heard())
     }
 
     /// Whether the worker's entry allows a lease on this stream.
     pub(super) fn is_listed(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool) -> bool {
         let allows = |exposure: &Exposure| {
-            self.facts.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+            self.facts.replica.lists().allow(&key.cluster, exposure.sets, &stream.set, timeless)
         };
         self.facts.ledger.account(key).is_some_and(|account| account.entry().allows(allows))
     }

@@ -8,7 +8,6 @@ use leasehold_types::{Moment, WorkerKey};
 
 use super::grant_composer::{Composed, GrantComposer, GrantContent};
 use super::{Leader, Timer};
-use crate::effect::Effect;
 
 impl Leader {
     /// Sends every agent whose connection can take a message the changes for it.
@@ -17,10 +16,10 @@ impl Leader {
             return;
         }
         let mut free = BTreeMap::new();
-        while self.replica.budget.is_left()
+        while self.replica.budget().is_left()
             && let Some(key) = self.next_recipient()
         {
-            self.replica.budget.spend(1);
+            self.replica.budget_mut().spend(1);
             let free = free
                 .entry(key.cluster.clone())
                 .or_insert_with(|| self.grant_rules().free_slots(&key.cluster));
@@ -34,14 +33,14 @@ impl Leader {
         let generation =
             |key: &WorkerKey| clusters.worker(key).map_or(0, |worker| worker.generation());
         // Free slots go to the newest generation first.
-        self.outgoing.next(self.replica.budget.left(), generation)
+        self.outgoing.next(self.replica.budget().left(), generation)
     }
 
     /// Answers beats of agents whose turn has not come, so that no lease ends because others are
     /// sent long messages.
     pub(super) fn renew(&mut self, now: Moment) {
-        for key in self.outgoing.renewals(self.replica.budget.left()) {
-            self.replica.budget.spend(1);
+        for key in self.outgoing.renewals(self.replica.budget().left()) {
+            self.replica.budget_mut().spend(1);
             self.send_grant(&key, GrantContent::Renewal, now);
         }
     }
@@ -83,9 +82,9 @@ impl Leader {
             self.plan_now(&key.cluster, now);
         }
         let Some((conn, grant)) = message else { return };
-        self.replica.budget.count(1 + grant.streams.len());
-        self.replica.budget.spend(grant.streams.len());
+        self.replica.budget_mut().count(1 + grant.streams.len());
+        self.replica.budget_mut().spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);
-        self.replica.effects.push_back(Effect::Send { conn, message });
+        self.replica.send(conn, message);
     }
 }

@@ -25,7 +25,7 @@ impl Leader {
         now: Moment,
     ) {
         let agent = hello.identity;
-        let identity = agent.filter(|_| self.replica.config.keeps_names);
+        let identity = agent.filter(|_| self.replica.config().keeps_names);
         let hello = Hello { identity, ..hello };
         let key = self.agent_rules().occupant(&hello);
         if !self.agent_rules().is_of_another(&hello, &key)
@@ -67,7 +67,7 @@ impl Leader {
         // Checked before anything that may refuse this agent: any agent can show that another
         // leader has had this term's number.
         if is_repeated && !mutation::on(Mutation::EpochRepeated) {
-            let stepped_down_at = &mut self.replica.stepped_down_at;
+            let stepped_down_at = self.replica.stepped_down_at_mut();
             let (refusal, notice) =
                 self.epoch_ahead.refuse_repeated(key, epoch, self.term, stepped_down_at, now);
             if let Some(notice) = notice {

@@ -11,11 +11,11 @@ impl Leader {
     pub(in crate::core) fn begin_with_desired(&mut self, now: Moment) {
         self.apply_cluster_specs();
         self.replica.forget_plans();
-        let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
+        let clusters: Vec<_> = self.replica.clusters_with_sets().cloned().collect();
         for cluster in &clusters {
             self.plan_now(cluster, now);
         }
-        let desired = self.replica.desired.clone();
+        let desired = self.replica.desired().clone();
         self.apply_pipeline_specs(&desired, now);
     }
 
@@ -25,9 +25,8 @@ impl Leader {
         self.apply_cluster_specs();
         self.reschedule_give_ups(&before);
         if !gone.is_empty() {
-            let former = &mut self.replica.former_handovers;
-            former.extend(gone);
-            former.retain(|set, _| self.ledger.claim_table().count(set) > 0);
+            let claims = self.ledger.claim_table();
+            self.replica.keep_handovers(gone, |set| claims.count(set) > 0);
         }
         for cluster in &clusters {
             self.plan_now(cluster, now);
@@ -43,7 +42,7 @@ impl Leader {
 
     /// Brings the clusters up to what is desired.
     pub(super) fn apply_cluster_specs(&mut self) {
-        for name in self.clusters.apply(&self.replica.desired) {
+        for name in self.clusters.apply(self.replica.desired()) {
             self.plans.mark(name);
         }
     }

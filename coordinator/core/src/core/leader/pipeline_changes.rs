@@ -10,7 +10,7 @@ use crate::desired::Desired;
 impl Leader {
     /// Plans the pipelines that have changed.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
-        let on_hold = self.ledger.unreported().clusters_on_hold(self.replica.heard);
+        let on_hold = self.ledger.unreported().clusters_on_hold(self.replica.heard());
         self.change_pipelines(now, |pipelines, facts| pipelines.plan(on_hold, facts));
     }
 
@@ -28,7 +28,7 @@ impl Leader {
     pub(super) fn drain_changed(&mut self, key: &WorkerKey) {
         let Self { replica, ledger, clusters, pipelines, .. } = self;
         if let Some(worker) = clusters.worker_mut(key) {
-            worker.drain_mut().record_start(replica.heard);
+            worker.drain_mut().record_start(replica.heard());
         }
         pipelines.drain_changed(key, Facts { replica, ledger, clusters });
     }

@@ -50,8 +50,8 @@ pub(super) fn handover(stream: &StreamKey, key: &WorkerKey, replica: &ReplicaSta
     let known = if stream.set.is_shares() {
         replica.class(&key.cluster).map(|class| class.handover_deadline)
     } else {
-        let set = replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
-        set.or_else(|| replica.former_handovers.get(&stream.set).copied())
+        let set = replica.sets().get(&stream.set).map(|set| set.spec().handover_deadline);
+        set.or_else(|| replica.former_handover(&stream.set))
     };
     known.unwrap_or(HANDOVER_DEFAULT)
 }

@@ -10,7 +10,6 @@ use super::Leader;
 use super::facts::Facts;
 use super::pools::{PoolsPlan, pool_facts, takes_jobs};
 use super::sliced_tasks::SlicedTask;
-use crate::core::replica::ReplicaState;
 use crate::planner::pools::{self, PoolFacts, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
@@ -36,7 +35,7 @@ impl Leader {
     /// Other workers are avoided than `before`: their pools are planned, and the streams of their
     /// clusters.
     pub(in crate::core) fn avoidance_changed(&mut self, before: &BTreeSet<WorkerKey>, now: Moment) {
-        let avoided = Arc::clone(&self.replica.avoided);
+        let avoided = Arc::clone(self.replica.avoided());
         let mut changed = BTreeSet::new();
         for key in avoided.symmetric_difference(before) {
             self.pool_changed(key);
@@ -50,7 +49,7 @@ impl Leader {
     /// Plans a cluster's pools as far as the budget goes; returns whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
-        let ReplicaState { avoided, budget, .. } = &mut *self.replica;
+        let (avoided, budget) = self.replica.avoided_and_budget();
         match cluster.plan_pools(name, &self.ledger, avoided, budget) {
             PoolsPlan::Unchanged => true,
             PoolsPlan::Unfinished => false,
@@ -116,7 +115,7 @@ pub(super) fn pool_shares(
         match state.filter(|worker| takes_jobs(worker, account)) {
             Some(_) | None if removed(&key.worker) => {}
             Some(worker) => {
-                let avoided = facts.replica.avoided.contains(key);
+                let avoided = facts.replica.avoided().contains(key);
                 let facts = pool_facts(worker, account, order, avoided);
                 workers.push(PoolWorker { name: key.worker.clone(), facts });
             }

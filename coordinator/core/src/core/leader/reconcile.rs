@@ -28,7 +28,7 @@ impl Leader {
         let claims = self.ledger.claims(stream);
         let stays = match wanted {
             Some(wanted) => wanted.on.is_none() && wanted.stays,
-            None => self.replica.desired.unread.contains(&stream.set),
+            None => self.replica.desired().unread.contains(&stream.set),
         };
         // The set runs on another cluster now, whether or not that one has a worker. A share whose
         // node moves to another class is the same work, and goes on meanwhile.
@@ -64,7 +64,7 @@ impl Leader {
             // then, the new plan is still reconciled.
             if !has_some {
                 if let Some(planned) = self.replica.planned_mut(stream) {
-                    planned.on = None;
+                    planned.take_off();
                 }
                 self.plan_now(&key.cluster, now);
             }
@@ -110,12 +110,12 @@ impl Leader {
     /// A claim on a stream has ended. If only its planned worker has a claim now, a move has ended
     /// without a grant.
     pub(super) fn record_single_owner(&mut self, stream: &StreamKey, now: Moment) {
-        let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
+        let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.is_limited())
         else {
             return;
         };
-        let Some(on) = planned.planned_on(&set.spec.cluster, &self.ledger) else { return };
-        let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
+        let Some(on) = planned.planned_on(&set.spec().cluster, &self.ledger) else { return };
+        let owner = WorkerKey { cluster: set.spec().cluster.clone(), worker: on.name.clone() };
         let claims = self.ledger.claims(stream);
         if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
             self.plan_now(&owner.cluster, now);
@@ -155,14 +155,14 @@ impl Leader {
 
     fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         let Some((set, planned)) = self.replica.planned(stream) else { return };
-        let on = planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name);
-        let is_here = set.spec.cluster == key.cluster;
+        let on = planned.planned_on(&set.spec().cluster, &self.ledger).map(|on| &on.name);
+        let is_here = set.spec().cluster == key.cluster;
         if is_here
             && is_newest_holder(&self.ledger, stream, key, on)
             && let Some(account_id) = self.ledger.accounts().id_of(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
-            planned.on = Some(PlannedWorker { name: key.worker.clone(), account_id });
+            planned.keep_on(PlannedWorker { name: key.worker.clone(), account_id });
         }
     }
 }

@@ -30,10 +30,10 @@ pub(in crate::core) fn enter(
 ) {
     // The shares of a pipeline are planned together, when all of them are known.
     let cluster =
-        replica.desired.clusters.get(&key.cluster).filter(|cluster| cluster.class.is_none());
-    let bounds = replica.config.bounds;
+        replica.desired().clusters.get(&key.cluster).filter(|cluster| cluster.class.is_none());
+    let bounds = replica.config().bounds;
     let comes_back = cluster.map_or(Moment::NEVER, |cluster| now + bounds.outlast(cluster.ttl));
-    for at in ledger.expose(key, entry, &replica.lists, comes_back) {
+    for at in ledger.expose(key, entry, replica.lists(), comes_back) {
         timers.set(at, Timer::Unreported(key.clone()));
     }
 }

@@ -53,7 +53,7 @@ impl Leader {
             return;
         }
         let Some(wanted) = exposure(key, worker, self.facts()) else { return };
-        let lists = &self.replica.lists;
+        let lists = self.replica.lists();
         let Some(mut account) = self.ledger.account_mut(key) else { return };
         let stored = account.entry().exposure();
         let narrows = stored.sets == SetScope::Any && wanted.sets != SetScope::Any;
@@ -74,11 +74,11 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
     let Facts { replica, ledger, clusters } = facts;
     let cluster = clusters.get(&key.cluster)?;
     let account = ledger.account(key)?;
-    let lists = replica.cluster_lists.get(&key.cluster);
+    let lists = replica.cluster_lists(&key.cluster);
     let list = lists.map(|lists| &lists[usize::from(worker.stops_worker())]);
     let allows = |sets: SetScope| {
         account.sets().fold(true, |allowed, (set, timeless)| {
-            allowed && replica.lists.allow(&key.cluster, sets, set, timeless)
+            allowed && replica.lists().allow(&key.cluster, sets, set, timeless)
         })
     };
     let stored = account.entry().exposure();
@@ -86,7 +86,7 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
     let sets = match list.map_or(SetScope::None, |list| list.sets()) {
         sets if allows(sets) => sets,
         // It still holds streams of a set that is no longer desired.
-        sets if replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
+        sets if replica.lists().cover(&key.cluster, have, sets) && allows(have) => have,
         SetScope::None | SetScope::Listed { .. } | SetScope::Any => SetScope::Any,
     };
     let is_fresh = mutation::on(Mutation::EntrySaysFresh)
@@ -100,7 +100,7 @@ fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposu
         fresh_agent: worker.occupant().agent().filter(|_| is_fresh),
     };
     Some(match ledger.unreported().exposure(key) {
-        Some(unreported) => replica.lists.joined(&key.cluster, &wanted, unreported),
+        Some(unreported) => replica.lists().joined(&key.cluster, &wanted, unreported),
         None => wanted,
     })
 }

@@ -30,7 +30,7 @@ impl Leader {
         let incarnation = worker.incarnation();
         let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
         let streams = self.ledger.account(key).map_or(0, |account| account.streams().len());
-        let most = STEP.min(self.replica.config.slice as usize / 4);
+        let most = STEP.min(self.replica.config().slice as usize / 4);
         let is_short = report.streams.len() + streams <= most;
         self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, at));
         if is_short {
@@ -43,12 +43,12 @@ impl Leader {
 
     /// Adopts further parts of reports, as far as the budget goes.
     pub(super) fn adopt(&mut self) {
-        while self.replica.budget.is_left()
+        while self.replica.budget().is_left()
             && let Some(conn) = self.sessions.next_adoption()
         {
-            let most = STEP.min(self.replica.budget.left());
+            let most = STEP.min(self.replica.budget().left());
             let adopted = self.adopt_slice(conn, most).unwrap_or(1);
-            self.replica.budget.spend(adopted);
+            self.replica.budget_mut().spend(adopted);
         }
     }
 

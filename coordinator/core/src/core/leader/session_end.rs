@@ -7,7 +7,7 @@ use leasehold_types::{Moment, WorkerKey};
 
 use super::Leader;
 use super::sessions::EndedSession;
-use crate::effect::{Effect, Notice};
+use crate::effect::Notice;
 use crate::event::ConnId;
 use crate::observed::{Session, Worker};
 
@@ -16,7 +16,7 @@ impl Leader {
     pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
         let EndedSession { key, was_awaited, adoption } = self.sessions.end(conn)?;
         if was_awaited {
-            self.record_present(&key, self.replica.heard);
+            self.record_present(&key, self.replica.heard());
         }
         if let Some(adoption) = adoption {
             self.drop_adoption(&adoption);
@@ -58,7 +58,7 @@ impl Leader {
         let session = self.worker_mut(key).and_then(Worker::end_session);
         if let Some(session) = session {
             self.forget_conn(session.conn());
-            self.replica.effects.push_back(Effect::Close(session.conn()));
+            self.replica.close(session.conn());
         }
     }
 
@@ -101,7 +101,7 @@ impl Leader {
         if left && empty {
             if let Some(conn) = conn {
                 self.forget_conn(conn);
-                self.replica.effects.push_back(Effect::Close(conn));
+                self.replica.close(conn);
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.end_session();

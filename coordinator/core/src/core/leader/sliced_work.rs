@@ -17,7 +17,7 @@ const SLOTS_PER_UNIT: usize = 16;
 impl Leader {
     /// Continues the tasks, as far as the budget goes.
     pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
-        while self.replica.budget.is_left()
+        while self.replica.budget().is_left()
             && let Some(task) = self.sliced_tasks.next()
         {
             if let Some(rest) = self.step(task, now) {
@@ -28,14 +28,14 @@ impl Leader {
 
     /// Does the next slice of a task; returns the rest of the task.
     fn step(&mut self, task: SlicedTask, now: Moment) -> Option<SlicedTask> {
-        let most = STEP.min(self.replica.budget.left());
+        let most = STEP.min(self.replica.budget().left());
         match task {
             SlicedTask::ClaimsOfWorker { key, after, check } => {
                 let account = self.ledger.account(&key)?;
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let streams = account.streams().range::<StreamKey, _>((from, Bound::Unbounded));
                 let streams: Vec<_> = streams.take(most).cloned().collect();
-                self.replica.budget.spend(streams.len().max(1));
+                self.replica.budget_mut().spend(streams.len().max(1));
                 for stream in &streams {
                     match check {
                         ClaimCheck::Plan => self.reconcile_stream(stream, now),
@@ -57,7 +57,7 @@ impl Leader {
                 let claimed = claimed.filter(|stream| sets.contains(&stream.set));
                 let claimed: Vec<_> = claimed.cloned().collect();
                 let is_over = end >= ledger.claim_table().len();
-                self.replica.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
+                self.replica.budget_mut().spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &claimed {
                     self.reconcile_stream(stream, now);
                 }
@@ -65,7 +65,7 @@ impl Leader {
             }
             SlicedTask::ReplannedStreams { set, spec, streams, next } => {
                 let end = streams.len().min(next + most);
-                self.replica.budget.spend(end - next);
+                self.replica.budget_mut().spend(end - next);
                 for at in &streams[next..end] {
                     let stream = spec.streams[*at as usize].name.clone();
                     self.reconcile_stream(&StreamKey { set: set.clone(), stream }, now);
@@ -78,7 +78,7 @@ impl Leader {
             }
             SlicedTask::PoolTargets { cluster, mut workers } => {
                 let next = workers.split_off(workers.len().saturating_sub(most));
-                self.replica.budget.spend(next.len().max(1));
+                self.replica.budget_mut().spend(next.len().max(1));
                 for worker in next {
                     self.retarget(WorkerKey { cluster: cluster.clone(), worker });
                 }
@@ -91,7 +91,7 @@ impl Leader {
             SlicedTask::Connections { after } => {
                 let most = most.div_ceil(UNITS_PER_CONN);
                 let conns = self.sessions.after(after, most);
-                self.replica.budget.spend(UNITS_PER_CONN * conns.len().max(1));
+                self.replica.budget_mut().spend(UNITS_PER_CONN * conns.len().max(1));
                 let ended = conns.len() < most;
                 let after = conns.last().map(|(conn, _)| *conn);
                 for (_, key) in conns {
@@ -102,7 +102,7 @@ impl Leader {
             }
             SlicedTask::BlockedWorkers { after } => {
                 let waiting = self.outgoing.blocked_after(after.as_ref(), most);
-                self.replica.budget.spend(waiting.len().max(1));
+                self.replica.budget_mut().spend(waiting.len().max(1));
                 for key in &waiting {
                     self.unblock(key);
                 }

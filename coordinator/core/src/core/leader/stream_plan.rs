@@ -177,18 +177,20 @@ impl SetPlan {
 
     /// Whether the plan still applies to the set.
     fn is_for(&self, set: &SetState) -> bool {
-        let same_rules = self.spec.policy == set.spec.policy && self.spec.moves == set.spec.moves;
-        Arc::ptr_eq(&self.spec, &set.spec) || (same_rules && self.spec.cluster == set.spec.cluster)
+        let same_rules =
+            self.spec.policy == set.spec().policy && self.spec.moves == set.spec().moves;
+        Arc::ptr_eq(&self.spec, set.spec())
+            || (same_rules && self.spec.cluster == set.spec().cluster)
     }
 
     /// Where a stream of the plan is in the set as it is now.
     fn position(&self, set: &SetState, at: usize) -> Option<usize> {
-        if Arc::ptr_eq(&self.spec, &set.spec) {
+        if Arc::ptr_eq(&self.spec, set.spec()) {
             return Some(at);
         }
         let stream = &self.spec.streams[at];
         let now = set.position(&stream.name)?;
-        (set.spec.streams[now] == *stream).then_some(now)
+        (set.spec().streams[now] == *stream).then_some(now)
     }
 }
 
@@ -235,7 +237,7 @@ fn begin_plan<'a>(
 impl Leader {
     /// Begins and continues the plans of clusters whose streams are due, as far as the budget goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
-        while self.replica.budget.is_left() {
+        while self.replica.budget().is_left() {
             let begun = self.plans.take_current().or_else(|| self.begin_next_plan(now));
             let Some(mut plan) = begun else { return };
             self.continue_plan(&mut plan, now);
@@ -255,19 +257,23 @@ impl Leader {
                 continue;
             }
             let owners = stream_owners(&name, self.facts());
-            let sets =
-                self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
-            let sets = sets.map(|(name, set)| (name, &set.spec));
-            let mut plan = begin_plan(&name, owners, &self.replica.avoided, sets, now);
+            let sets = self
+                .replica
+                .sets_of(&name)
+                .filter_map(|set| self.replica.sets().get_key_value(set));
+            let sets = sets.map(|(name, set)| (name, set.spec()));
+            let mut plan = begin_plan(&name, owners, self.replica.avoided(), sets, now);
             plan.pauses_balance = self.pauses_balance(&name, now);
-            self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
+            self.replica
+                .budget_mut()
+                .spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
         }
         None
     }
 
     fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
-        let most = STEP.min(self.replica.budget.left());
+        let most = STEP.min(self.replica.budget().left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
@@ -277,18 +283,18 @@ impl Leader {
                 }
                 // The end of a move makes room for another.
                 if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
-                    && let Some(set) = self.replica.sets.get_mut(&set.name)
+                    && let Some(set) = self.replica.set_mut(&set.name)
                 {
-                    set.limited = true;
+                    set.set_limited(true);
                 }
                 units
             }
-            Stage::Place(_) => plan.place(self.replica.budget.left()),
+            Stage::Place(_) => plan.place(self.replica.budget().left()),
             Stage::Apply(_) => {
                 plan.apply_slice(most, &mut self.replica, &self.ledger, &self.clusters, now)
             }
         };
-        self.replica.budget.spend(units);
+        self.replica.budget_mut().spend(units);
     }
 
     /// The plan is applied: the streams that it changes are reconciled.

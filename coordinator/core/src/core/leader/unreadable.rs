@@ -63,7 +63,7 @@ impl Leader {
             cluster.parts().0.is_some_and(|namespace| read.namespaces.contains(namespace))
         };
         let clusters: Vec<_> =
-            self.replica.desired.clusters.keys().filter(is_read).cloned().collect();
+            self.replica.desired().clusters.keys().filter(is_read).cloned().collect();
         for cluster in &clusters {
             self.plan_now(cluster, now);
         }

@@ -111,7 +111,7 @@ impl Core {
     /// force after that.
     #[must_use]
     pub fn desired(&self) -> &Arc<Desired> {
-        &self.replica().desired
+        self.replica().desired()
     }
 
     /// The streams of a set, in the manifest's order, all or those after `after`; lazy. None if no
@@ -122,8 +122,8 @@ impl Core {
         set: &'a SetName,
         after: Option<&StreamName>,
     ) -> Option<impl Iterator<Item = StreamView> + 'a> {
-        let state = self.replica().sets.get(set)?;
-        let all = state.streams.len();
+        let state = self.replica().sets().get(set)?;
+        let all = state.len();
         let start = match after {
             None => 0,
             Some(after) => state.position(after).map_or(all, |at| at + 1),
@@ -134,22 +134,22 @@ impl Core {
     /// One stream.
     #[must_use]
     pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
-        let state = self.replica().sets.get(&key.set)?;
+        let state = self.replica().sets().get(&key.set)?;
         let at = state.position(&key.stream)?;
         Some(self.stream_view(&key.set, state, at))
     }
 
     fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
-        let key = StreamKey { set: name.clone(), stream: set.spec.streams[at].name.clone() };
+        let key = StreamKey { set: name.clone(), stream: set.spec().streams[at].name.clone() };
         let claims = self.query().map_or(&[][..], |query| query.ledger.claims(&key));
-        stream_view(key, set, at, self.planned_on(set, &set.streams[at]), claims)
+        stream_view(key, set, at, self.planned_on(set, set.slot(at)), claims)
     }
 
     /// The worker that a stream is planned on. A replica that no longer leads shows its last plan.
     fn planned_on<'a>(&self, set: &SetState, planned: &'a StreamSlot) -> Option<&'a WorkerName> {
         let on = match self.query() {
-            Some(query) => planned.planned_on(&set.spec.cluster, query.ledger),
-            None => planned.on.as_ref(),
+            Some(query) => planned.planned_on(&set.spec().cluster, query.ledger),
+            None => planned.on(),
         };
         on.map(|on| &on.name)
     }
@@ -157,11 +157,11 @@ impl Core {
     /// All stream sets, by name. A replica that does not lead knows of no owner.
     #[must_use]
     pub fn set_summaries(&self) -> Vec<SetSummary> {
-        let sets = self.replica().sets.iter();
+        let sets = self.replica().sets().iter();
         let summary = |(name, state): (&SetName, &SetState)| SetSummary {
             name: name.clone(),
-            cluster: state.spec.cluster.clone(),
-            streams: state.streams.len(),
+            cluster: state.spec().cluster.clone(),
+            streams: state.len(),
             owned: self.query().map_or(0, |query| query.owned_streams(name)),
         };
         sets.map(summary).collect()
@@ -170,13 +170,13 @@ impl Core {
     /// A stream set in figures; none if no manifest defines it. Reads every stream.
     #[must_use]
     pub fn set(&self, name: &SetName) -> Option<SetView> {
-        let (query, set) = (self.query(), self.replica().sets.get(name)?);
-        let cluster = &set.spec.cluster;
+        let (query, set) = (self.query(), self.replica().sets().get(name)?);
+        let cluster = &set.spec().cluster;
         let held = query.is_some_and(|query| query.is_cluster_held(cluster));
         let mut view = SetView {
             name: name.clone(),
-            cluster: set.spec.cluster.clone(),
-            streams: set.streams.len(),
+            cluster: set.spec().cluster.clone(),
+            streams: set.len(),
             owned: 0,
             moving: 0,
             unplaced: 0,
@@ -187,12 +187,12 @@ impl Core {
         };
         // Each worker with streams of the set, and whether it has exactly the planned ones.
         let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
-        for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
+        for (stream, planned) in set.spec().streams.iter().zip(set.slots()) {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
             let claims = query.map_or(&[][..], |query| query.ledger.claims(&key));
             let on = self.planned_on(set, planned);
             let in_place = |claim: &Claim| {
-                claim.worker.cluster == set.spec.cluster
+                claim.worker.cluster == set.spec().cluster
                     && Some(&claim.worker.worker) == on
                     && claim.phase == Phase::Held
             };
@@ -220,7 +220,7 @@ impl Core {
 impl ReplicaState {
     /// A cluster, with the facts that every replica knows.
     fn cluster_view(&self, name: &ClusterName, spec: &Cluster) -> ClusterView {
-        let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
+        let sets = self.sets_of(name).filter_map(|set| self.sets().get(set));
         ClusterView {
             name: name.clone(),
             jobs_max: spec.jobs_max,
@@ -235,7 +235,7 @@ impl ReplicaState {
             names_wanted: 0,
             lost: 0,
             unreported: 0,
-            streams: sets.map(|set| set.streams.len()).sum(),
+            streams: sets.map(|set| set.len()).sum(),
             streams_owned: 0,
             held: None,
             is_class: spec.class.is_some(),
@@ -251,7 +251,7 @@ impl Query<'_> {
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
     fn is_cluster_held(&self, name: &ClusterName) -> bool {
-        self.ledger.unreported().hold_of(name, self.replica.heard).is_some()
+        self.ledger.unreported().hold_of(name, self.replica.heard()).is_some()
     }
 
     /// The other agent that wants a worker's name, if it was refused lately.
@@ -271,7 +271,7 @@ impl Query<'_> {
     /// How many streams of a set have an owner.
     fn owned_streams(&self, set: &SetName) -> usize {
         // Streams that are no longer desired may still be claimed.
-        let streams = self.replica.sets.get(set).map_or(0, |set| set.streams.len());
+        let streams = self.replica.sets().get(set).map_or(0, |set| set.len());
         self.ledger.claim_table().count(set).min(streams)
     }
 
@@ -292,10 +292,13 @@ impl Query<'_> {
             view.streams_owned += self.owned_streams(set_name);
         }
         let ledger = self.ledger;
-        view.held = ledger.unreported().hold_of(name, self.replica.heard).map(|(until, worker)| {
-            let left = until.since(now).as_secs_f64();
-            format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
-        });
+        view.held =
+            ledger.unreported().hold_of(name, self.replica.heard()).map(|(until, worker)| {
+                let left = until.since(now).as_secs_f64();
+                format!(
+                    "waits at most {left:.1} s for {worker}, which has not reported to this leader"
+                )
+            });
         for (key, account) in ledger.accounts().of(name) {
             let worker = self.worker_view(key, account, now);
             view.committed = view.committed.saturating_add(worker.committed);
@@ -372,13 +375,13 @@ pub(super) fn stream_view(
     planned: Option<&WorkerName>,
     claims: &[Claim],
 ) -> StreamView {
-    let stream = &set.spec.streams[at];
+    let stream = &set.spec().streams[at];
     StreamView {
-        cluster: set.spec.cluster.clone(),
+        cluster: set.spec().cluster.clone(),
         weight: stream.weight,
         dedicated: stream.dedicated,
         planned: planned.cloned(),
-        unplaced: set.streams[at].unplaced.filter(|_| planned.is_none()).map(reason),
+        unplaced: set.slot(at).unplaced().filter(|_| planned.is_none()).map(reason),
         claims: claims.iter().map(claim_view).collect(),
         key,
     }

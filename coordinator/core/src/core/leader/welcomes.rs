@@ -6,7 +6,6 @@ use leasehold_types::message::{CoordinatorMessage, Terms, Welcome};
 use leasehold_types::{Moment, WorkerKey};
 
 use super::{Leader, Timer};
-use crate::effect::Effect;
 use crate::event::ConnId;
 use crate::observed::Worker;
 
@@ -26,7 +25,7 @@ impl Leader {
     /// Welcomes as many as there are credits for, in the order in which they came.
     pub(super) fn welcome_waiting(&mut self, now: Moment) {
         self.end_credits();
-        while let Some((conn, key)) = self.sessions.next_welcome(&self.replica.config) {
+        while let Some((conn, key)) = self.sessions.next_welcome(&self.replica.config()) {
             self.welcome(conn, &key, now);
         }
         if let Some(at) = self.sessions.next_credit_end() {
@@ -36,7 +35,7 @@ impl Leader {
 
     /// Takes back the credits of agents that have not reported in time.
     fn end_credits(&mut self) {
-        let heard = self.replica.heard;
+        let heard = self.replica.heard();
         for key in self.sessions.end_credits(heard) {
             self.await_no_report(&key);
             self.record_present(&key, heard);
@@ -50,7 +49,7 @@ impl Leader {
     /// connection.
     pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
         if self.ledger.await_no_report(key) {
-            self.timers.set(self.replica.heard, Timer::Unreported(key.clone()));
+            self.timers.set(self.replica.heard(), Timer::Unreported(key.clone()));
         }
     }
 
@@ -69,6 +68,6 @@ impl Leader {
         self.sessions.welcome(conn, now + CREDIT_MAX);
         let (term, cell) = (self.term, self.cell);
         let message = CoordinatorMessage::Welcome(Welcome { epoch, term, cell, terms });
-        self.replica.effects.push_back(Effect::Send { conn, message });
+        self.replica.send(conn, message);
     }
 }

@@ -72,13 +72,13 @@ impl Leader {
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
         self.schedule_silence_check(former);
         self.schedule_give_up(former);
-        self.timers.set(self.replica.heard, Timer::Unreported(former.clone()));
+        self.timers.set(self.replica.heard(), Timer::Unreported(former.clone()));
         self.plan_now(&key.cluster, now);
     }
 
     /// Has all that a former agent may hold stored under its own name.
     fn write_former(&mut self, former: &WorkerKey) {
-        let lists = &self.replica.lists;
+        let lists = self.replica.lists();
         let Some(mut account) = self.ledger.account_mut(former) else { return };
         let exposure = account
             .entry_mut()

@@ -21,7 +21,7 @@ impl Core {
 
 impl Query<'_> {
     fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
-        let spec = self.replica.desired.clusters.get(name)?;
+        let spec = self.replica.desired().clusters.get(name)?;
         let view = self.cluster_view(name, spec, now);
         let accounts = self.ledger.accounts().of(name);
         let workers: Vec<_> =

@@ -57,7 +57,7 @@ impl Pipelines {
             let key =
                 |worker: &WorkerName| WorkerKey { cluster: name.clone(), worker: worker.clone() };
             let used = workers.iter().map(|worker| self.shares.load_of(&key(worker)));
-            let is_avoided = |worker: &WorkerName| facts.replica.avoided.contains(&key(worker));
+            let is_avoided = |worker: &WorkerName| facts.replica.avoided().contains(&key(worker));
             let avoided = (0..).zip(&workers).filter(|(_, worker)| is_avoided(worker));
             class_capacity.avoided.push(avoided.map(|(at, _)| at).collect());
             class_capacity.free.push(FreeCapacity::new(

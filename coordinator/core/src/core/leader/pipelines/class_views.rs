@@ -51,10 +51,10 @@ impl Core {
 impl ReplicaState {
     /// The load of every node that each class must process.
     fn loads(&self) -> BTreeMap<ClusterName, Vec<Load>> {
-        let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
+        let classes = self.desired().clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
         let mut loads: BTreeMap<_, Vec<Load>> =
             classes.map(|(name, _)| (name.clone(), Vec::new())).collect();
-        for pipeline in self.desired.pipelines.values() {
+        for pipeline in self.desired().pipelines.values() {
             for node in pipeline.nodes.values() {
                 if let Some(loads) = loads.get_mut(&node.class) {
                     loads.push(pipeline.load);
@@ -79,7 +79,7 @@ impl Query<'_> {
 
     fn workers_required(&self) -> BTreeMap<ClusterName, u32> {
         let waiting = self.pipelines.waits_by_class();
-        let clusters = self.replica.desired.clusters.iter();
+        let clusters = self.replica.desired().clusters.iter();
         let classes = clusters.filter(|(_, cluster)| cluster.class.is_some());
         let held = |name: &ClusterName| {
             let workers = self.clusters.stream_owners(name).len() as u32;

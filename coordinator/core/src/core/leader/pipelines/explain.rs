@@ -27,10 +27,10 @@ impl Query<'_> {
     fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
         let view = self.pipeline(name)?;
         let mut facts = Vec::new();
-        let spec = self.replica.desired.pipelines.get(name)?;
+        let spec = self.replica.desired().pipelines.get(name)?;
         let classes: BTreeSet<_> = spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let hold = self.ledger.unreported().hold_of(class, self.replica.heard);
+            let hold = self.ledger.unreported().hold_of(class, self.replica.heard());
             if let Some((until, worker)) = hold {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(

@@ -21,7 +21,7 @@ impl Pipelines {
         before: &Desired,
         facts: Facts<'_>,
     ) -> PipelineChanges {
-        let desired = &*facts.replica.desired;
+        let desired = &**facts.replica.desired();
         let gone = self.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
             self.end_pipeline(&name, facts);

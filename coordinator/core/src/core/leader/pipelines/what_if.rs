@@ -93,17 +93,14 @@ impl PipelinesWhatIf {
 
 impl Query<'_> {
     fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> PipelinesWhatIf {
-        let mut replica = ReplicaState::new(self.replica.config);
-        replica.desired = self.replica.desired.clone();
-        replica.heard = self.replica.heard;
-        replica.avoided = Arc::clone(&self.replica.avoided);
+        let replica = self.replica.copy_desired();
         let is_class = |name: &ClusterName| {
             self.replica.class(name).is_some()
                 || desired.clusters.get(name).is_some_and(|cluster| cluster.class.is_some())
         };
         let epoch = self.ledger.epoch();
         let copy = PipelinesCopy {
-            ledger: Ledger::new(epoch, self.replica.heard, self.ledger.bounds),
+            ledger: Ledger::new(epoch, self.replica.heard(), self.replica.config().bounds),
             replica,
             clusters: self.clusters.without_workers(is_class),
             pipelines: Pipelines {
@@ -205,8 +202,8 @@ impl PipelinesCopy {
 
     /// Puts the other desired state in force.
     fn apply(&mut self, desired: Arc<Desired>) {
-        let before = std::mem::replace(&mut self.replica.desired, desired);
-        self.clusters.apply(&self.replica.desired);
+        let before = self.replica.replace_desired(desired);
+        self.clusters.apply(self.replica.desired());
         self.change(|pipelines, facts| pipelines.apply_specs(&before, facts));
     }
 

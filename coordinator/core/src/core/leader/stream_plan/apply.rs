@@ -38,28 +38,26 @@ impl StreamPlan {
         let (outcomes, is_stale) = self.outcomes(at, range.clone(), facts);
         self.is_stale |= is_stale;
         let set_plan = &mut self.sets[at];
-        let Some(set) = replica.sets.get_mut(&set_plan.name) else { return handled };
-        set.is_planned = true;
-        let cooldown = set.spec.moves.cooldown;
+        let Some(set) = replica.set_mut(&set_plan.name) else { return handled };
+        set.mark_planned();
+        let cooldown = set.spec().moves.cooldown;
         for outcome in outcomes {
-            let planned = &mut set.streams[outcome.at];
-            planned.unplaced = outcome.unplaced;
-            if planned.on != outcome.on {
+            let planned = set.slot_mut(outcome.at);
+            if planned.place(outcome.on, outcome.unplaced) {
                 if outcome.moves {
-                    planned.moved_at = Some(now);
+                    planned.record_move(now);
                     set_plan.moves += 1;
                 }
-                planned.on = outcome.on;
                 set_plan.touched.push(outcome.former);
             }
             // If its cooldown had not ended when the plan began, the stream was frozen for this
             // plan.
-            let thaws = planned.moved_at.map(|moved| moved + cooldown);
+            let thaws = planned.moved_at().map(|moved| moved + cooldown);
             self.thaw = self.thaw.into_iter().chain(thaws.filter(|at| *at > self.begun)).min();
         }
         if range.end == set_plan.which.len() {
             // If nothing may move at all now, the end of present moves allows the rest.
-            set.limited = set_plan.moves >= set_plan.moves_max();
+            set.set_limited(set_plan.moves >= set_plan.moves_max());
         }
         handled
     }
@@ -70,7 +68,9 @@ impl StreamPlan {
         let (set_plan, Stage::Apply(placements)) = (&self.sets[at], &self.stage) else {
             return (Vec::new(), false);
         };
-        let Some(set) = facts.replica.sets.get(&set_plan.name) else { return (Vec::new(), false) };
+        let Some(set) = facts.replica.sets().get(&set_plan.name) else {
+            return (Vec::new(), false);
+        };
         if !set_plan.is_for(set) {
             return (Vec::new(), true);
         }
@@ -108,7 +108,7 @@ impl StreamPlan {
 
     /// Whether a stream may be planned on a worker now.
     fn can_take(&self, set: &SetState, at: usize, on: &PlannedWorker, facts: Facts<'_>) -> bool {
-        set.streams[at].on.as_ref() == Some(on) || owns_streams(&self.cluster, on, facts)
+        set.slot(at).on() == Some(on) || owns_streams(&self.cluster, on, facts)
     }
 }
 

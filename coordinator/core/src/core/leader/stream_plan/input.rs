@@ -47,7 +47,7 @@ impl StreamPlan {
         };
         let handled = 1 + range.len();
         let name = &self.sets[at].name;
-        let set = assumed.get(name).or_else(|| facts.replica.sets.get(name));
+        let set = assumed.get(name).or_else(|| facts.replica.sets().get(name));
         let Some(set) = set else { return handled };
         if counts {
             let moving = range.filter(|at_set| {
@@ -77,20 +77,20 @@ impl StreamPlan {
         at: usize,
         facts: Facts<'_>,
     ) -> Result<StreamSpec, Skipped> {
-        let (stream, planned) = (&set.spec.streams[at], &set.streams[at]);
+        let (stream, planned) = (&set.spec().streams[at], set.slot(at));
         let on = self.place_of(name, set, at, facts);
         let present = on.and_then(|on| self.index.get(&*on).copied());
         if present.is_none() && stays(name, set, at, facts) {
             return Err(Skipped::Stays);
         }
         if present.is_none()
-            && planned.planned_on(&set.spec.cluster, facts.ledger).is_none()
+            && planned.planned_on(&set.spec().cluster, facts.ledger).is_none()
             && is_unreported_of(name, stream, facts)
         {
             return Err(Skipped::Unreported);
         }
-        let cooldown = set.spec.moves.cooldown;
-        let moved = planned.moved_at.is_some_and(|moved| self.begun < moved + cooldown);
+        let cooldown = set.spec().moves.cooldown;
+        let moved = planned.moved_at().is_some_and(|moved| self.begun < moved + cooldown);
         Ok(StreamSpec {
             weight: stream.weight,
             dedicated: stream.dedicated,
@@ -107,17 +107,18 @@ impl StreamPlan {
         at: usize,
         facts: Facts<'_>,
     ) -> Option<Cow<'a, PlannedWorker>> {
-        let planned = &set.streams[at];
+        let planned = set.slot(at);
         // Workers of the plan have accounts, and if one ends, its cluster is planned again.
-        let in_plan = planned.on.as_ref().filter(|on| self.index.contains_key(on));
-        if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec.cluster, facts.ledger)) {
+        let in_plan = planned.on().filter(|on| self.index.contains_key(on));
+        if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec().cluster, facts.ledger))
+        {
             return Some(Cow::Borrowed(on));
         }
-        let stream = set.spec.streams[at].name.clone();
+        let stream = set.spec().streams[at].name.clone();
         let claims = facts.ledger.claims(&StreamKey { set: name.clone(), stream });
-        let held = claims
-            .iter()
-            .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
+        let held = claims.iter().filter(|claim| {
+            claim.worker.cluster == set.spec().cluster && claim.phase == Phase::Held
+        });
         let owner = &held.max_by_key(|claim| claim.token)?.worker;
         let account_id = facts.ledger.account(owner)?.id();
         Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), account_id }))
@@ -128,30 +129,30 @@ impl StreamPlan {
 /// again as soon as that worker is back.
 fn is_unreported_of(set: &SetName, stream: &Stream, facts: Facts<'_>) -> bool {
     let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
-    !facts.ledger.unreported().is_heard_of(&stream, facts.replica.heard)
+    !facts.ledger.unreported().is_heard_of(&stream, facts.replica.heard())
 }
 
 /// Whether a stream stays with a lost worker because its lease there never ends by time: a move
 /// would only leave it without an owner.
 fn stays(name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
-    let Some(on) = set.streams[at].planned_on(&set.spec.cluster, facts.ledger) else {
+    let Some(on) = set.slot(at).planned_on(&set.spec().cluster, facts.ledger) else {
         return false;
     };
-    let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
+    let key = WorkerKey { cluster: set.spec().cluster.clone(), worker: on.name.clone() };
     let Some(worker) = facts.observed(&key).filter(|worker| worker.is_lost()) else {
         return false;
     };
-    let stream = set.spec.streams[at].name.clone();
+    let stream = set.spec().streams[at].name.clone();
     let stream = StreamKey { set: name.clone(), stream };
     worker.is_working() && facts.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
 }
 
 /// Whether a stream is moving from one worker to another.
 fn is_moving(name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
-    let Some(on) = set.streams[at].planned_on(&set.spec.cluster, facts.ledger) else {
+    let Some(on) = set.slot(at).planned_on(&set.spec().cluster, facts.ledger) else {
         return false;
     };
-    let stream = set.spec.streams[at].name.clone();
+    let stream = set.spec().streams[at].name.clone();
     let key = StreamKey { set: name.clone(), stream };
     let elsewhere = |claim: &Claim| claim.worker.worker != on.name;
     facts.ledger.claims(&key).iter().any(elsewhere)

@@ -62,7 +62,7 @@ impl Query<'_> {
         now: Moment,
     ) -> Option<WhatIfPlan> {
         let desired = what_if.desired.as_deref();
-        let known = [Some(&*self.replica.desired), desired];
+        let known = [Some(&**self.replica.desired()), desired];
         known.into_iter().flatten().find(|desired| desired.clusters.contains_key(name))?;
         let pools = self.planned_pools(name, what_if);
         let mut owners = stream_owners(name, self.facts());
@@ -75,22 +75,22 @@ impl Query<'_> {
         owners.dedup_by(|later, first| later.name == first.name);
         let in_force = self.replica.sets_of(name);
         let in_force: Vec<_> =
-            in_force.filter_map(|set| self.replica.sets.get_key_value(set)).collect();
+            in_force.filter_map(|set| self.replica.sets().get_key_value(set)).collect();
         let sets: Vec<(&SetName, &Arc<StreamSet>)> = match desired {
-            None => in_force.iter().map(|(name, set)| (*name, &set.spec)).collect(),
+            None => in_force.iter().map(|(name, set)| (*name, set.spec())).collect(),
             Some(desired) => desired.sets.iter().filter(|(_, set)| set.cluster == *name).collect(),
         };
         let is_in_force = |name: &SetName, spec: &Arc<StreamSet>| {
-            self.replica.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, spec))
+            self.replica.sets().get(name).is_some_and(|set| Arc::ptr_eq(set.spec(), spec))
         };
         let unread = sets.iter().filter(|(name, spec)| !is_in_force(name, spec));
         let unread = unread.map(|(name, spec)| ((*name).clone(), SetPreview::new(spec))).collect();
         let stays = |name: &SetName, set: &SetState| {
-            sets.iter().any(|(other, spec)| *other == name && Arc::ptr_eq(spec, &set.spec))
+            sets.iter().any(|(other, spec)| *other == name && Arc::ptr_eq(spec, set.spec()))
         };
         let going = in_force.into_iter().filter(|(name, set)| !stays(name, set));
         let going = going.map(|(name, _)| (name.clone(), 0)).collect();
-        let plan = begin_plan(name, owners, &self.replica.avoided, sets.into_iter(), now);
+        let plan = begin_plan(name, owners, self.replica.avoided(), sets.into_iter(), now);
         Some(WhatIfPlan {
             epoch: self.ledger.epoch(),
             pools,
@@ -106,7 +106,7 @@ impl Query<'_> {
     /// Reads further of the next assumed set.
     fn read_assumed(&self, what_if: &mut WhatIfPlan, most: usize) {
         let Some((name, preview)) = what_if.unread.last_mut() else { return };
-        preview.read(self.replica.sets.get(name), most);
+        preview.read(self.replica.sets().get(name), most);
         if preview.is_whole()
             && let Some((name, preview)) = what_if.unread.pop()
         {
@@ -118,16 +118,16 @@ impl Query<'_> {
     fn find_gone(&self, what_if: &mut WhatIfPlan, most: usize) {
         let WhatIfPlan { assumed, going, gone, plan, .. } = what_if;
         let Some((name, at)) = going.last_mut() else { return };
-        let set = self.replica.sets.get(name);
-        let streams = set.map_or(0, |set| set.streams.len());
+        let set = self.replica.sets().get(name);
+        let streams = set.map_or(0, |set| set.len());
         let end = at.saturating_add(most).min(streams);
-        let next = assumed.get(name).filter(|next| next.spec.cluster == plan.cluster);
+        let next = assumed.get(name).filter(|next| next.spec().cluster == plan.cluster);
         if let Some(set) = set {
             for at in (*at).min(end)..end {
-                let stream = &set.spec.streams[at].name;
+                let stream = &set.spec().streams[at].name;
                 let goes = next.is_none_or(|next| next.position(stream).is_none());
                 if let Some(on) =
-                    set.streams[at].planned_on(&set.spec.cluster, self.ledger).filter(|_| goes)
+                    set.slot(at).planned_on(&set.spec().cluster, self.ledger).filter(|_| goes)
                 {
                     let (set, stream) = (name.clone(), stream.clone());
                     let from = Some(on.name.clone());
@@ -158,11 +158,11 @@ impl Query<'_> {
         plan.gather_slice(assumed, most, self.facts());
         if let Some((gathered, present)) = plan.sets.get(set).zip(present.get_mut(set))
             && let Some(state) =
-                assumed.get(&gathered.name).or_else(|| self.replica.sets.get(&gathered.name))
+                assumed.get(&gathered.name).or_else(|| self.replica.sets().get(&gathered.name))
         {
             present.extend(gathered.which[present.len()..].iter().map(|at| {
                 let now = gathered.position(state, *at as usize)?;
-                let on = state.streams[now].planned_on(&state.spec.cluster, self.ledger)?;
+                let on = state.slot(now).planned_on(&state.spec().cluster, self.ledger)?;
                 Some(on.name.clone())
             }));
         }
