@@ -169,9 +169,8 @@ impl SetState {
         &self.streams[at]
     }
 
-    /// The same, to be planned. The set is marked as planned.
+    /// The same, to be planned. Until it is marked so, a set counts as not planned.
     pub(super) fn slot_mut(&mut self, at: usize) -> &mut StreamSlot {
-        self.mark_planned();
         &mut self.streams[at]
     }
 
@@ -420,6 +419,7 @@ impl ReplicaState {
     pub(super) fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut StreamSlot> {
         let set = self.sets.get_mut(&stream.set)?;
         let at = set.position(&stream.stream)?;
+        set.mark_planned();
         Some(set.slot_mut(at))
     }
 }

@@ -254,7 +254,7 @@ impl Account {
         self.pool = Some(pool);
     }
 
-    /// Records a pool lease of a size that is as granted.
+    /// Records a new pool lease. Its size is the granted one, so it is unsure no longer.
     pub(crate) fn granted_anew(&mut self, number: GrantNumber, pool: PoolGrant) {
         self.granted(number, pool);
         self.size_unsure = false;
@@ -284,7 +284,7 @@ impl Account {
         self.adopting = false;
     }
 
-    /// Takes in a beat of now.
+    /// Takes in a beat that has just come.
     pub(crate) fn record_beat(&mut self, beat: &Beat, now: Moment) {
         self.heard = self.heard.max(now);
         let is_fresh = self.fresh_since == self.incarnation && beat.jobs == Jobs::Unknown;

@@ -244,10 +244,8 @@ impl Query<'_> {
                 facts.push(presence(&worker));
             }
         }
-        let ledger = self.ledger;
-        if let Some((worker, unreported)) =
-            ledger.unreported().of_set(&key.set, self.replica.heard())
-        {
+        let (all, heard) = (self.ledger.unreported(), self.replica.heard());
+        if let Some((worker, unreported)) = all.of_set(&key.set, heard) {
             let timeless = unreported.exposure.sets.is_timeless();
             let ends = if timeless {
                 "until it reports or is declared gone".into()
@@ -256,9 +254,7 @@ impl Query<'_> {
             };
             facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
         }
-        if let Some((until, worker)) =
-            ledger.unreported().hold_of(&view.cluster, self.replica.heard())
-        {
+        if let Some((until, worker)) = all.hold_of(&view.cluster, heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
