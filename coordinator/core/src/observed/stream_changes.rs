@@ -36,19 +36,19 @@ impl StreamChanges {
     }
 
     /// A stream is granted, or is no longer planned here. Returns whether it was wanted.
-    pub(crate) fn unwant(&mut self, stream: &StreamKey) -> bool {
+    pub(crate) fn drop_want(&mut self, stream: &StreamKey) -> bool {
         self.wanted.remove(stream)
     }
 
     /// Nothing is planned here any more.
-    pub(crate) fn unwant_all(&mut self) {
+    pub(crate) fn drop_wants(&mut self) {
         self.wanted.clear();
         self.blocked.clear();
     }
 
     /// A wanted stream is not free. Returns whether it was wanted.
     pub(crate) fn block(&mut self, stream: &StreamKey) -> bool {
-        let was_wanted = self.unwant(stream);
+        let was_wanted = self.drop_want(stream);
         if was_wanted {
             self.blocked.insert(stream.clone());
         }

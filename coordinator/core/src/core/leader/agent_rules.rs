@@ -116,7 +116,7 @@ impl AgentRules<'_> {
 
     /// The key of the agent's account: its worker's, or that of a former agent if another one has
     /// taken its name over and it may still hold something.
-    pub(super) fn occupant(&self, hello: &Hello) -> WorkerKey {
+    pub(super) fn account_key(&self, hello: &Hello) -> WorkerKey {
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         let former = hello.identity.map(|agent| key.former(agent));
         former.filter(|former| self.facts.ledger.account(former).is_some()).unwrap_or(key)
@@ -134,15 +134,15 @@ impl AgentRules<'_> {
              once all that the other one started has ended, run `leasehold-agent leave` with its \
              --state-dir or declare it gone; or start this one once with --take-over, which drains \
              the other one",
-            self.holder_of_name(key, now)
+            self.describe_occupant(key, now)
         );
         Err((RefusalReason::NameTaken, message))
     }
 
     /// Whether the agent that has the name has another identity.
     pub(super) fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
-        let holder = identity_of_holder(key, self.facts);
-        holder.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
+        let occupant = identity_of_occupant(key, self.facts);
+        occupant.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
     }
 
     /// The entries of a name's former agents are written: the name's own entry may be replaced.
@@ -190,7 +190,7 @@ impl AgentRules<'_> {
     }
 
     /// The agent that has the name, since when and where.
-    fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
+    fn describe_occupant(&self, key: &WorkerKey, now: Moment) -> String {
         let Some(worker) = self.facts.observed(key) else {
             let account = self.facts.ledger.account(key);
             let incarnation =
@@ -210,7 +210,7 @@ impl AgentRules<'_> {
 
 /// The agent that has the name: the last one that said hello, or the newest one that was
 /// granted anything, from the written exposure.
-pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
+pub(super) fn identity_of_occupant(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
     match facts.observed(key) {
         Some(worker) => worker.occupant().identity(),
         None => facts.ledger.account(key)?.entry().exposure().identity,

@@ -365,7 +365,7 @@ impl<'a> GrantComposer<'a> {
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
         if let Some(worker) = self.clusters.worker_mut(key) {
-            worker.streams_mut().unwant(stream);
+            worker.streams_mut().drop_want(stream);
         }
     }
 

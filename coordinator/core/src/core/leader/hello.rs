@@ -27,7 +27,7 @@ impl Leader {
         let agent = hello.identity;
         let identity = agent.filter(|_| self.replica.config().keeps_names);
         let hello = Hello { identity, ..hello };
-        let key = self.agent_rules().occupant(&hello);
+        let key = self.agent_rules().account_key(&hello);
         if !self.agent_rules().is_of_another(&hello, &key)
             && !mutation::on(Mutation::RefusedIsSilent)
         {

@@ -10,7 +10,7 @@ use leasehold_types::{
 };
 
 use super::Query;
-use super::agent_rules::identity_of_holder;
+use super::agent_rules::identity_of_occupant;
 use crate::core::Core;
 use crate::core::replica::{ReplicaState, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
@@ -346,7 +346,7 @@ impl Query<'_> {
             failure: worker.and_then(|worker| worker.drain().failure().cloned()),
             drain_ordered: worker.is_some_and(|worker| worker.drain().is_ordered()),
             drain_overdue: self.overdue(key, now),
-            agent: identity_of_holder(key, self.facts()),
+            agent: identity_of_occupant(key, self.facts()),
             incarnation: account.incarnation(),
             generation: worker.map_or(0, Worker::generation),
             silent_for: reported.then(|| now.since(account.heard())),

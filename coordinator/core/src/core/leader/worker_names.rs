@@ -19,7 +19,7 @@ use leasehold_types::message::Hello;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::agent_rules::identity_of_holder;
+use super::agent_rules::identity_of_occupant;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::Order;
@@ -32,7 +32,7 @@ impl Leader {
         if !self.agent_rules().is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
             return;
         }
-        let former = identity_of_holder(key, self.facts()).map(|agent| key.former(agent));
+        let former = identity_of_occupant(key, self.facts()).map(|agent| key.former(agent));
         match former.filter(|_| self.agent_rules().may_keep_anything(key)) {
             Some(former) => self.displace(key, &former, now),
             None => {
@@ -54,7 +54,7 @@ impl Leader {
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         if let Some(mut worker) = cluster.remove_worker(&key.worker) {
             worker.drain_mut().set_ordered();
-            worker.streams_mut().unwant_all();
+            worker.streams_mut().drop_wants();
             let session = worker.session().map(Session::conn);
             cluster.insert_worker(former.worker.clone(), worker);
             if let Some(conn) = session {
