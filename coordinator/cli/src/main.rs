@@ -8,6 +8,7 @@ mod check;
 mod inject;
 mod manifests;
 mod object;
+mod port_forward;
 mod source;
 mod uninject;
 mod usage;

@@ -17,9 +17,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tower::service_fn;
 
 use crate::argument;
+use crate::port_forward::{AGENT_PORT, port_forward};
 
-/// The coordinators' port for agents and people, in their pods.
-const PORT: u16 = 7400;
 /// The Lease of the election, and the Service of the replicas.
 const COORDINATOR: &str = "leasehold-coordinator";
 /// The ConfigMap of the authority that signs their certificates, and its key there.
@@ -145,9 +144,8 @@ impl Cluster {
         let forward = service_fn(move |_| {
             let (pods, name) = (pods.clone(), name.clone());
             async move {
-                let mut forwarder = pods.portforward(&name, &[PORT]).await?;
-                let stream = forwarder.take_stream(PORT);
-                Ok::<_, kube::Error>(TokioIo::new(stream.expect("the port that was asked for")))
+                let stream = port_forward(&pods, &name, AGENT_PORT).await?;
+                Ok::<_, kube::Error>(TokioIo::new(stream))
             }
         });
         let endpoint = Endpoint::from_static("https://leasehold-coordinator:7400");

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::report::{Finding, Problem, Report};
+use crate::port_forward::port_forward;
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
@@ -169,10 +170,9 @@ impl ApiClient {
         namespace: &str,
         pod: &str,
         port: u16,
-    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ApiError> {
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, ApiError> {
         let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
-        let mut forwarder = pods.portforward(pod, &[port]).await.map_err(ApiError::of)?;
-        Ok(forwarder.take_stream(port).expect("the port that was asked for"))
+        port_forward(&pods, pod, port).await.map_err(ApiError::of)
     }
 
     /// Creates an object; with `dry_run` the API server does not store it.

@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use super::api::{ApiClient, ApiError};
 use super::expected::{list, objects, text};
 use super::report::{Finding, Problem, Report, patch};
+use crate::port_forward::AGENT_PORT;
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";
-/// The port of the Service that agents dial, unless the Deployment names another address.
-const AGENT_PORT: u16 = 7400;
 /// The port of a pod for health and metrics, unless the Deployment names another.
 const HTTP_PORT: u16 = 7401;
 /// With fewer replicas there is no standby.
