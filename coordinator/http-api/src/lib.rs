@@ -34,6 +34,9 @@ use self::refusal::{refuse, unreadable_body, wrong_method};
 use self::request::{from_json, from_query};
 use self::routes::{ROUTES, Route, Verb};
 
+/// What `/readyz` of a ready replica puts before the reason why its desired state is stale.
+pub const READY_BUT: &str = "ok, but ";
+
 /// The answer for any other path below `/api/`.
 const PATHS: &str = "no such path: /api/v1/openapi.json names those of the API";
 

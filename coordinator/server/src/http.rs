@@ -18,7 +18,7 @@ use leasehold_driver::health::Health;
 use leasehold_driver::metrics::FleetSnapshot;
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
-use leasehold_http_api::{Api, Callers, Page};
+use leasehold_http_api::{Api, Callers, Page, READY_BUT};
 use leasehold_proto::HTTP_PORT_MESSAGE;
 use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::net::TcpListener;
@@ -121,7 +121,7 @@ async fn readyz(State(state): State<HttpState>) -> Response {
     let now = clock::now();
     match (state.health.ready(now), state.handle.view.stale(now)) {
         // Agents keep their leases, and people see why an edit has no effect.
-        (Ok(()), Some(why)) => format!("ok, but {why}\n").into_response(),
+        (Ok(()), Some(why)) => format!("{READY_BUT}{why}\n").into_response(),
         (ready, _) => answer(ready),
     }
 }

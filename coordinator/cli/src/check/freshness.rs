@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use leasehold_http_api::READY_BUT;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
@@ -19,8 +20,6 @@ const CHECK: &str = "the leader's desired state is up to date";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// What `/readyz` puts before the reason why the desired state of a ready replica is stale.
-const STALE: &str = "ok, but ";
 
 /// Asks the leader, by a port-forward to its pod; none if no replica leads.
 pub(super) async fn look(
@@ -78,7 +77,7 @@ fn of_answer(installation: &Installation, pod: &str, answer: &Answer) -> Finding
     if !is_ready {
         // The check of the replicas reports it.
         finding.skip(format!("{pod} is not ready: {text}"));
-    } else if let Some(why) = text.strip_prefix(STALE) {
+    } else if let Some(why) = text.strip_prefix(READY_BUT) {
         let wrong = format!("the leader {pod}: {why}; what was edited since has no effect");
         let fix = "give the coordinator the rights that it lacks (coordinator-rights); if it lacks \
                    none, see why the API server does not answer it";
