@@ -11,6 +11,9 @@ use rustix::time::{ClockId, clock_gettime};
 /// How much of a processor's time an input may take, in seconds. They take milliseconds. It is no
 /// time of the clock: a fuzzer at the lowest priority may wait longer than that for a processor.
 const INPUT_SECONDS_MAX: u64 = 30;
+/// How long an input may take by the clock, in seconds: one that waits for itself takes no
+/// processor.
+const WAIT_SECONDS_MAX: u64 = 600;
 /// How often the watchdog looks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -18,6 +21,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 static BEGAN_AT: AtomicU64 = AtomicU64::new(IDLE);
 /// While none runs.
 const IDLE: u64 = u64::MAX;
+/// The looks for which the present input has run.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs an input. Where it does not end, libFuzzer keeps it as one that crashed.
 pub fn watch(run: fn(&[u8]), input: &[u8]) {
@@ -30,6 +35,7 @@ pub fn watch(run: fn(&[u8]), input: &[u8]) {
             }
         });
     });
+    LOOKS.store(0, Ordering::Relaxed);
     BEGAN_AT.store(processor_seconds(), Ordering::Relaxed);
     run(input);
     BEGAN_AT.store(IDLE, Ordering::Relaxed);
@@ -37,9 +43,13 @@ pub fn watch(run: fn(&[u8]), input: &[u8]) {
 
 fn look() {
     let began_at = BEGAN_AT.load(Ordering::Relaxed);
+    if began_at == IDLE {
+        return;
+    }
+    let waited = LOOKS.fetch_add(1, Ordering::Relaxed);
     let took = processor_seconds().saturating_sub(began_at);
-    if took > INPUT_SECONDS_MAX {
-        eprintln!("an input takes longer than {INPUT_SECONDS_MAX} s of a processor");
+    if took > INPUT_SECONDS_MAX || waited > WAIT_SECONDS_MAX {
+        eprintln!("an input has taken {took} s of a processor, and {waited} s by the clock");
         std::process::abort();
     }
 }
