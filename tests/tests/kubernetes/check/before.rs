@@ -8,7 +8,7 @@ use tests::process::free_address;
 use tests::toolbox;
 
 use super::super::installed::{ExclusiveControlPlane, remove};
-use super::fixture::{check, check_as_text};
+use super::fixture::{check, check_as_text, definition};
 use super::installation::is_documented;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,20 +40,7 @@ async fn preflight_check_reports_whether_installation_is_possible() {
     let rights = found.line("pre-rights")["problems"].to_string();
     assert!(rights.contains("you may not get customresourcedefinitions"), "{rights}");
     // A kind of an older version.
-    let older = json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": { "name": "streamsets.leasehold.dev" },
-        "spec": {
-            "group": "leasehold.dev",
-            "scope": "Namespaced",
-            "names": { "kind": "StreamSet", "plural": "streamsets" },
-            "versions": [{
-                "name": "v1alpha1", "served": true, "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object" } },
-            }],
-        },
-    });
+    let older = definition("leasehold.dev", "StreamSet", "streamsets", "v1alpha1");
     access.apply(&older.to_string());
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.code), (vec!["pre-kinds"], Some(1)));

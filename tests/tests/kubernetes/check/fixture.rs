@@ -311,3 +311,21 @@ spec:
     spec:
       containers: [{name: worker, image: example.invalid/worker}]
 ";
+
+/// A kind in namespaces, with one version and any fields.
+pub(super) fn definition(group: &str, kind: &str, plural: &str, version: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": { "kind": kind, "plural": plural },
+            "versions": [{
+                "name": version, "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object" } },
+            }],
+        },
+    })
+}

@@ -6,7 +6,9 @@ use tests::kube::{Access, RealInstallation};
 use tests::toolbox;
 
 use super::super::installed::ExclusiveControlPlane;
-use super::fixture::{CheckFixture, CheckOutput, Fault, check, check_as_text, until_all_is_well};
+use super::fixture::{
+    CheckFixture, CheckOutput, Fault, check, check_as_text, definition, until_all_is_well,
+};
 
 const OWN: &str = "leasehold-system";
 const WEBHOOK: &str = "mutatingwebhookconfiguration/leasehold-injector";
@@ -120,20 +122,7 @@ fn autoscalers(access: &Access) {
     unseen.is_found(access);
     access.kubectl(&["taint", "nodes", "--all", "ToBeDeletedByClusterAutoscaler-"]);
     unseen.is_gone(access);
-    let node_pools = json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": { "name": "nodepools.karpenter.sh" },
-        "spec": {
-            "group": "karpenter.sh",
-            "scope": "Cluster",
-            "names": { "kind": "NodePool", "plural": "nodepools" },
-            "versions": [{
-                "name": "v1", "served": true, "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object" } },
-            }],
-        },
-    });
+    let node_pools = definition("karpenter.sh", "NodePool", "nodepools", "v1");
     access.apply(&node_pools.to_string());
     let says = &["karpenter (kinds of karpenter.sh)"];
     Fault { line: "autoscalers", result: "warn", says }.comes_and_goes(access);
