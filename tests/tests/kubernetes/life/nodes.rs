@@ -4,7 +4,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use tests::kube::{RealInstallation, TestNamespace, list, object, until};
+use tests::kube::{RealInstallation, TestNamespace, list, names, object, until};
 use tests::process::eventually;
 
 use super::{cluster, deployment, nothing_broke, pods};
@@ -55,7 +55,7 @@ impl<'a> Fleet<'a> {
 
     /// The workers on a node.
     fn workers_on(&self, node: &str) -> usize {
-        let pods = self.namespace.pods();
+        let pods = self.namespace.all_pods();
         pods.iter().filter(|pod| pod["spec"]["nodeName"] == node).count()
     }
 
@@ -143,14 +143,15 @@ fn a_node_is_drained_while_no_coordinator_runs_and_no_job_is_lost() {
     let objects = installation.cluster().access().objects();
     let coordinators = || objects.list(COORDINATOR[1], "pods").expect("a list").len();
     until("the end of the coordinators", coordinators, |left| *left == 0);
-    let before = pods(&fleet.namespace);
+    let all = || names(&fleet.namespace.all_pods());
+    let before = all();
     let drained = fleet.node_with_workers();
     thread::scope(|scope| {
         let drains = scope.spawn(|| fleet.kubectl(&drain(&drained)));
         // Nobody refuses an eviction. The pod ends when its agent has nothing left, and no other
         // pod is made without an agent.
         eventually("the end of a worker", || {
-            let now = pods(&fleet.namespace);
+            let now = all();
             before.iter().any(|pod| !now.contains(pod)).then_some(())
         });
         scale("2");
