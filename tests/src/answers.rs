@@ -36,8 +36,8 @@ pub fn metric(address: SocketAddr, name: &str) -> Option<f64> {
 pub fn value(metrics: &str, name: &str) -> Option<f64> {
     let of = |line: &str| {
         let rest = line.strip_prefix(name)?;
-        let is_it = rest.starts_with(' ') || rest.starts_with('{');
-        is_it.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
+        let is_named = rest.starts_with(' ') || rest.starts_with('{');
+        is_named.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
     };
-    metrics.lines().filter_map(of).reduce(|a, b| a + b)
+    metrics.lines().filter_map(of).reduce(|sum, value| sum + value)
 }

@@ -21,7 +21,7 @@ pub fn options<Options: Parser>() -> Options {
 /// A number above 0, as an option has it.
 ///
 /// # Errors
-/// If `text` is none.
+/// If `text` is not a number above 0.
 pub fn above_zero(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "a number above 0 is needed".to_owned())

@@ -2,7 +2,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 
-/// Who signs certificates.
+/// A certificate authority of a test.
 pub type Authority = CertifiedIssuer<'static, KeyPair>;
 
 /// A new authority.

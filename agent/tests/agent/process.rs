@@ -195,12 +195,7 @@ impl Agent {
 
     /// Waits until a metric has such a value.
     pub async fn metric_until(&self, name: &str, good: impl Fn(u64) -> bool) {
-        let poll = async {
-            while !good(self.metric(name).await.parse().unwrap()) {
-                tokio::time::sleep(POLL).await;
-            }
-        };
-        assert!(tokio::time::timeout(PATIENCE, poll).await.is_ok(), "timeout: {name}");
+        until_async(name, async || good(self.metric(name).await.parse().unwrap())).await;
     }
 }
 
@@ -276,8 +271,13 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    until_async(what, async || holds()).await;
+}
+
+/// The same, where to look is a task.
+async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let poll = async {
-        while !holds() {
+        while !holds().await {
             tokio::time::sleep(POLL).await;
         }
     };
