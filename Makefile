@@ -83,7 +83,7 @@ ifeq ($(FAULTS),)
 	$(call say,simulating $(SEEDS) seeds)
 	@cargo run $(CARGO_FLAGS) --release -p leasehold-simulator -- --seeds $(SEEDS)
 else
-	$(call say,looking for every deliberate fault of the cores; some ten minutes)
+	$(call say,looking for every deliberate fault of the cores; about half an hour)
 	@tests/tools/with-faults cargo run $(CARGO_FLAGS) --release -p leasehold-simulator -- --mutations
 endif
 
@@ -100,7 +100,7 @@ fuzz: ## Made-up input for each decoder, a minute each, or an hour before a rele
 	@tests/tools/fuzz "$(FUZZER)" $(FUZZ_SECONDS)
 
 .PHONY: model
-model: ## Explores every state of small worlds; about ten minutes. `make model`
+model: ## Explores every state of small worlds; some minutes. `make model`
 	$(call say,building the model)
 	@tests/tools/with-faults cargo build $(CARGO_FLAGS) --release -p leasehold-model
 	$(call say,exploring every scope)
@@ -206,7 +206,7 @@ images: ## Container images without a builder, in .cache/images. `make images`, 
 	    --programs "$(TARGET)$(folder:/=)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))")
 
 .PHONY: tools
-tools: ## buf, grpcurl and a Kubernetes, pinned, a browser and g++; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, a Kubernetes and its neighbours, pinned, a browser and g++; the first time some twenty minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

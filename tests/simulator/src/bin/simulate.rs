@@ -35,8 +35,9 @@ Deliberate faults of the cores exist only in a build of their own:
 #[derive(Parser, Debug)]
 #[command(name = "simulate", after_help = EXAMPLES)]
 struct Options {
-    /// The number of seeds to run; with --mutations, the most for each fault and start.
-    #[arg(long, default_value_t = 2_000)]
+    /// The number of seeds to run; with --mutations, the most for each fault and start, 60000
+    /// unless it is given.
+    #[arg(long, default_value_t = 2_000, default_value_if("mutations", "true", "60000"))]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
@@ -58,7 +59,7 @@ struct Options {
     #[arg(long, conflicts_with = "seed")]
     mutations: bool,
     /// With --mutations: the number of ranges of seeds.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     starts: u64,
     /// The number of threads; each seed runs on one.
     #[arg(long, default_value_t = 2)]
