@@ -65,6 +65,12 @@ impl Prometheus {
         Some(started)
     }
 
+    /// Where it serves its API.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The targets, each with its health.
     #[must_use]
     pub fn targets(&self) -> Vec<Value> {

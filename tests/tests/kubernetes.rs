@@ -35,6 +35,8 @@ mod leaders;
 mod life;
 #[path = "kubernetes/lossy_proxy.rs"]
 mod lossy_proxy;
+#[path = "kubernetes/neighbours.rs"]
+mod neighbours;
 #[path = "kubernetes/operator.rs"]
 mod operator;
 #[path = "kubernetes/others.rs"]

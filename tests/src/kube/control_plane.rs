@@ -242,6 +242,7 @@ impl ControlPlane {
         let to_kubelets = Subject::user("kube-apiserver-kubelet-client", Some("system:masters"));
         self.pki.issue("kubelet-client", to_kubelets);
         self.pki.issue("webhook-client", Subject::user(WEBHOOK_CLIENT, None));
+        self.pki.issue("front-proxy-client", Subject::user("front-proxy-client", None));
         for name in ["kube-controller-manager", "kube-scheduler"] {
             let user = format!("system:{name}");
             self.pki.kubeconfig(name, &self.url(), Subject::user(&user, None));
@@ -284,6 +285,10 @@ impl ControlPlane {
             ("--kubelet-client-key", "kubelet-client.key"),
             ("--service-account-key-file", "tokens.pub"),
             ("--service-account-signing-key-file", "tokens.key"),
+            // It passes requests on to servers of other APIs, and shows this client certificate.
+            ("--requestheader-client-ca-file", AUTHORITY),
+            ("--proxy-client-cert-file", "front-proxy-client.crt"),
+            ("--proxy-client-key-file", "front-proxy-client.key"),
         ] {
             command.arg(flag).arg(self.pki.path(file));
         }
@@ -299,6 +304,10 @@ impl ControlPlane {
             "--authorization-mode=Node,RBAC",
             // The second is on in OpenShift: it asks for a right on the owner of some objects.
             "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             "--allow-privileged=true",
             "--profiling=false",
         ]);
@@ -345,6 +354,9 @@ impl ControlPlane {
             // A lost node is known after 20 seconds instead of 50.
             "--node-monitor-period=2s",
             "--node-monitor-grace-period=20s",
+            // An autoscaler looks every second instead of 15, and takes back at once what it added.
+            "--horizontal-pod-autoscaler-sync-period=1s",
+            "--horizontal-pod-autoscaler-downscale-stabilization=1s",
             "--kube-api-qps=100",
             "--kube-api-burst=200",
         ]);

@@ -14,6 +14,7 @@ use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
 use serde_json::{Value, json};
 
+use super::access::Access;
 use super::bridge::run;
 use super::image::Image;
 use super::namespace::Namespace;
@@ -41,6 +42,15 @@ impl RealInstallation {
     /// If it does not come up.
     #[must_use]
     pub fn start(nodes: usize) -> Option<Self> {
+        Self::start_with(nodes, &toolbox::root().join("deploy/overlays/dev"), |_| ())
+    }
+
+    /// The same with another overlay, and after something else was done to the cluster.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_with(nodes: usize, overlay: &Path, before: impl FnOnce(&Access)) -> Option<Self> {
         let mut cluster = RealCluster::start()?;
         for _ in 1..nodes {
             cluster.add_node();
@@ -51,8 +61,8 @@ impl RealInstallation {
         let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);
         cluster.load(&worker.program(&toolbox::binary("job_worker"), "/job_worker"));
         let access = cluster.access();
-        for folder in ["deploy/crds", "deploy/overlays/dev"] {
-            let folder = toolbox::root().join(folder);
+        before(access);
+        for folder in [&toolbox::root().join("deploy/crds"), overlay] {
             access.kubectl(&["apply", "-k", folder.to_str().expect("UTF-8")]);
         }
         let rollout = ["rollout", "status", "deployment/leasehold-coordinator", "--timeout=120s"];

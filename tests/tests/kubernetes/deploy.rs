@@ -161,7 +161,7 @@ fn the_sample_and_the_standalone_stream_lists_are_equal() {
 
 /// A folder in the checkout, since kustomize takes no absolute paths, with a kustomization of these
 /// parts of `deploy/`.
-fn kustomization(resource: &str, components: &[&str], more: &str) -> tempfile::TempDir {
+pub(crate) fn kustomization(resource: &str, components: &[&str], more: &str) -> tempfile::TempDir {
     let cache = toolbox::root().join(".cache");
     let folder = tempfile::tempdir_in(cache).expect("a folder in the checkout");
     let component = |name: &&str| format!("  - ../../deploy/components/{name}\n");

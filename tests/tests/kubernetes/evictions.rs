@@ -61,8 +61,8 @@ fn configuration(namespace: &str) -> String {
 /// The milliseconds of a job that no test waits for.
 const HANGS: u64 = 3_600_000;
 
-/// A fixture whose API server asks its only replica.
-async fn fixture(prefix: &str, nodes: usize) -> Option<(FleetFixture, Asked)> {
+/// A fixture whose API server asks its only replica; jobs take two to four seconds.
+pub(crate) async fn evictions_of_jobs(prefix: &str, nodes: usize) -> Option<(FleetFixture, Asked)> {
     stage_with(prefix, nodes, Work::Jobs { ms_min: 2_000, ms_max: 4_000 }).await
 }
 
@@ -133,7 +133,7 @@ async fn kubectl_drain_gives_up_on_a_pod_under_two_budgets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
-    let Some((fixture, _asked)) = fixture("evicted", 2).await else { return };
+    let Some((fixture, _asked)) = evictions_of_jobs("evicted", 2).await else { return };
     fixture.apply(&builds(&fixture, 8));
     fixture.apply(&budget("theirs"));
     let evicted = wait_for_busy(&fixture, 4).remove(0);
@@ -229,7 +229,7 @@ pub(crate) fn review(namespace: &str, pod: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn other_pods_and_idle_workers_are_evicted_at_once_and_all_while_nobody_answers() {
-    let Some((mut fixture, _asked)) = fixture("evicts", 1).await else { return };
+    let Some((mut fixture, _asked)) = evictions_of_jobs("evicts", 1).await else { return };
     fixture.apply(&builds(&fixture, 4));
     let workload = json!({ "kind": "Deployment", "name": "idle" });
     let spec = json!({ "maxJobs": 0, "maxJobsPerWorker": 2, "workloadRef": workload });

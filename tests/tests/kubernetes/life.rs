@@ -22,7 +22,7 @@ const AGENT: &str = "leasehold-agent";
 
 /// A WorkerCluster for this many jobs, two a worker, and six streams, none of which a living worker
 /// gives up within half a minute.
-fn cluster(jobs: u32) -> [Value; 2] {
+pub(crate) fn cluster(jobs: u32) -> [Value; 2] {
     let spec = json!({
         "maxJobs": jobs, "maxJobsPerWorker": 2,
         "lease": { "ttl": "30s" }, "drain": { "deadline": "4m" },
@@ -56,7 +56,11 @@ fn template(namespace: &TestNamespace<'_>, arguments: &[&str]) -> Value {
 }
 
 /// A Deployment of this many workers.
-fn deployment(namespace: &TestNamespace<'_>, replicas: u32, arguments: &[&str]) -> Value {
+pub(crate) fn deployment(
+    namespace: &TestNamespace<'_>,
+    replicas: u32,
+    arguments: &[&str],
+) -> Value {
     let spec = json!({
         "replicas": replicas,
         "selector": { "matchLabels": { "app": "builds" } },
@@ -77,7 +81,7 @@ fn restarts(namespace: &TestNamespace<'_>, pod: &str, name: &str) -> u64 {
 }
 
 /// No job was lost, never did more run than may, and no stream had two owners.
-fn nothing_broke(evidence: &Evidence, jobs_max: usize) {
+pub(crate) fn nothing_broke(evidence: &Evidence, jobs_max: usize) {
     assert_eq!(evidence.contradictions, Vec::<String>::new());
     let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
     assert!(lost.is_empty(), "lost: {lost:#?}");

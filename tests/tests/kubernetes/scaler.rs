@@ -86,7 +86,7 @@ async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
 
 /// A client's certificate for this URI and its key, signed as docs/KUBERNETES.md has it: with the
 /// key in the Secret of the authority.
-fn client_certificate(namespace: &Namespace, uri: &str) -> (String, String) {
+pub(crate) fn client_certificate(namespace: &Namespace, uri: &str) -> (String, String) {
     let secret = namespace.kubectl(&["get", "secret", "leasehold-ca", "--output=json"]);
     let secret: Secret = serde_json::from_str(&secret).expect("a Secret");
     let data = secret.data.expect("data");
@@ -168,14 +168,23 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
 
 /// What a class and a component come to, as the API server would take it.
 fn with_component(component: &str) -> (tempfile::TempDir, String) {
+    let mut class = object("WorkerClass", "green", json!({ "capacity": 15, "maxReplicas": 7 }));
+    class["metadata"]["namespace"] = json!("default");
+    class_with_component(&class, component, "")
+}
+
+/// A kustomization of a class and a component, with more lines; the folder and its path.
+pub(crate) fn class_with_component(
+    class: &Value,
+    component: &str,
+    more: &str,
+) -> (tempfile::TempDir, String) {
     let cache = toolbox::root().join(".cache");
     let folder = tempfile::tempdir_in(cache).expect("a folder in the checkout");
     let kustomization = format!(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
-         resources: [worker-class.yaml]\ncomponents: [../../deploy/components/{component}]\n"
+         resources: [worker-class.yaml]\ncomponents: [../../deploy/components/{component}]\n{more}"
     );
-    let mut class = object("WorkerClass", "green", json!({ "capacity": 15, "maxReplicas": 7 }));
-    class["metadata"]["namespace"] = json!("default");
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).expect("a file");
     std::fs::write(folder.path().join("worker-class.yaml"), class.to_string()).expect("a file");
     let path = folder.path().to_str().expect("UTF-8").to_owned();
