@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::annotations::PodSettings;
 use crate::flags::{listening_port, variable};
 use crate::names::CONTAINER;
+use crate::probes::GRACE;
 use crate::sidecar::{AgentUser, Resources, Sidecar};
 use crate::volumes;
 
@@ -28,18 +29,24 @@ pub(crate) fn variable_from(name: &str, field: &str) -> Value {
     json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": field } } })
 }
 
-/// The container.
-/// `more` are variables of its adapter.
+/// The container. `grace` is how long a restart after a failed probe waits for its end, in seconds,
+/// and `more` are variables of its adapter.
 pub(crate) fn sidecar(
     config: &PodSettings,
     with: &Sidecar,
     cluster: &str,
+    grace: Option<u64>,
     more: Vec<Value>,
 ) -> Value {
     let mut env = environment(config, with, cluster);
     env.extend(more);
     let health = listening_port(health_listen(config)).unwrap_or_default();
-    let probe = |times: Value| config.probes.probe(AGENT, health, &times);
+    let probe = |mut times: Value| {
+        if let Some(seconds) = grace {
+            times[GRACE] = seconds.into();
+        }
+        config.probes.probe(AGENT, health, &times)
+    };
     json!({
         "name": CONTAINER,
         "image": config.image,

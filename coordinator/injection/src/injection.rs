@@ -8,6 +8,7 @@ use crate::container;
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
 use crate::edit::{Edit, EditOperation, Place, apply, at};
 use crate::names::{CLUSTER, CONTAINER, INJECT, LOCAL_VOLUMES, STATUS};
+use crate::probes::restart_grace;
 use crate::refusal::Refusal;
 use crate::removal;
 use crate::sidecar::Sidecar;
@@ -15,7 +16,7 @@ use crate::status::{LocalVolumes, Status};
 use crate::travis;
 use crate::volumes;
 use crate::warnings;
-use crate::worker::{PROBE_GRACE, Worker, ports_taken};
+use crate::worker::{Worker, ports_taken};
 
 /// The annotation of a mirror pod, by which a kubelet shows a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -122,13 +123,13 @@ fn build(
     let first = keys(&["spec", "initContainers"]);
     draft.want_list(&first)?;
     let more = travis::agent_variables(config, worker.own(bare)?);
-    let sidecar = container::sidecar(config, with, cluster, more);
+    let grace = restart_grace(bare);
+    let sidecar = container::sidecar(config, with, cluster, grace, more);
     status.digest.add(&sidecar);
     draft.insert(below(&first, 0), sidecar);
 
     worker.environment(&mut draft, &mut status, config, cluster, warnings)?;
     worker.hook(&mut draft, &mut status, warnings)?;
-    let grace = at(bare, &keys(&["spec", PROBE_GRACE])).and_then(Value::as_u64);
     worker.probes(&mut draft, &mut status, grace)?;
     worker.mount(&mut draft, &mut status)?;
 

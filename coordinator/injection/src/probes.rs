@@ -7,8 +7,23 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use crate::draft::keys;
+use crate::edit::at;
 use crate::mesh::Mesh;
 use crate::refusal::Refusal;
+
+/// How long a restart after a failed probe waits for the container's end; the pod has a field of
+/// the same name.
+pub(crate) const GRACE: &str = "terminationGracePeriodSeconds";
+/// Its value, in seconds: what a pod has by default, where nothing waits for jobs.
+const GRACE_SECONDS: u64 = 30;
+
+/// How long the restart of a container of this pod may take that hangs, in seconds. The pod's own
+/// time is as long as its jobs may take. None if the pod has 0, which a probe may not.
+pub(crate) fn restart_grace(pod: &Value) -> Option<u64> {
+    let of_pod = at(pod, &keys(&["spec", GRACE])).and_then(Value::as_u64);
+    Some(of_pod.map_or(GRACE_SECONDS, |own| own.min(GRACE_SECONDS))).filter(|seconds| *seconds > 0)
+}
 
 /// How a kubelet probes the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

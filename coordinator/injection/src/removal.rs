@@ -6,10 +6,11 @@ use serde_json::Value;
 use crate::draft::{Draft, below, keys, list_at, named, text_at};
 use crate::edit::{Edit, EditOperation, Step};
 use crate::names::{CLUSTER, CONTAINER, LOCAL_VOLUMES, STATUS};
+use crate::probes::GRACE;
 use crate::refusal::Refusal;
 use crate::status::{Hook, LocalVolumes, Status};
 use crate::volumes;
-use crate::worker::{HOOK, PROBE_GRACE, THEN};
+use crate::worker::{HOOK, THEN};
 
 /// The injection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
         take_named(&mut draft, &below(worker, "volumeMounts"), bin)?;
         take_hook(&mut draft, worker, status.hook);
         for (probe, seconds) in &status.probes {
-            let path = below(&below(worker, probe.as_str()), PROBE_GRACE);
+            let path = below(&below(worker, probe.as_str()), GRACE);
             if draft.at(&path).and_then(Value::as_u64) == Some(*seconds) {
                 draft.remove(path);
             }

@@ -8,6 +8,7 @@ use crate::container::{ports, variable_from, variable_of};
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
 use crate::edit::{EditOperation, Place, Step};
 use crate::names::CONFIG;
+use crate::probes::GRACE;
 use crate::refusal::Refusal;
 use crate::status::{Hook, Status};
 use crate::travis;
@@ -25,10 +26,6 @@ pub(crate) const THEN: [&str; 2] = ["--then", "--"];
 
 /// The probes by which a kubelet finds that a container hangs, and restarts it.
 const PROBES: [&str; 2] = ["livenessProbe", "startupProbe"];
-/// How long such a restart waits for the container's end.
-pub(crate) const PROBE_GRACE: &str = "terminationGracePeriodSeconds";
-/// Its value, in seconds: what a pod has by default, where nothing waits for jobs.
-const PROBE_GRACE_SECONDS: u64 = 30;
 
 /// The worker's container.
 pub(crate) struct Worker {
@@ -139,16 +136,16 @@ impl Worker {
         &self,
         draft: &mut Draft,
         status: &mut Status,
-        of_pod: Option<u64>,
+        grace: Option<u64>,
     ) -> Result<(), Refusal> {
-        let seconds = of_pod.map_or(PROBE_GRACE_SECONDS, |own| own.min(PROBE_GRACE_SECONDS));
+        let Some(seconds) = grace else { return Ok(()) };
         for name in PROBES {
             let path = self.field(name);
             let Some(probe) = map_at(draft.pod(), &path)? else { continue };
-            if seconds == 0 || probe.contains_key(PROBE_GRACE) {
+            if probe.contains_key(GRACE) {
                 continue;
             }
-            draft.insert(below(&path, PROBE_GRACE), seconds.into());
+            draft.insert(below(&path, GRACE), seconds.into());
             status.digest.add(&name.into());
             status.probes.push((name.into(), seconds));
         }

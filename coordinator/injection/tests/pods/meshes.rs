@@ -31,12 +31,16 @@ fn an_agent_behind_istios_proxy_is_probed_in_its_container() {
     assert_eq!(
         agent["startupProbe"],
         json!({
-            "exec": command, "timeoutSeconds": 5, "periodSeconds": 1, "failureThreshold": 120
+            "exec": command, "timeoutSeconds": 5, "periodSeconds": 1, "failureThreshold": 120,
+            "terminationGracePeriodSeconds": 30,
         })
     );
     assert_eq!(
         agent["livenessProbe"],
-        json!({ "exec": command, "timeoutSeconds": 5, "periodSeconds": 10, "failureThreshold": 3 })
+        json!({
+            "exec": command, "timeoutSeconds": 5, "periodSeconds": 10, "failureThreshold": 3,
+            "terminationGracePeriodSeconds": 30,
+        })
     );
 }
 

@@ -73,13 +73,15 @@ fn a_minimal_pod_gets_exactly_the_expected_parts() {
             "startupProbe": {
                 "httpGet": { "path": "/livez", "port": 7412 },
                 "periodSeconds": 1,
-                "failureThreshold": 120
+                "failureThreshold": 120,
+                "terminationGracePeriodSeconds": 30
             },
             "livenessProbe": {
                 "httpGet": { "path": "/livez", "port": 7412 },
                 "periodSeconds": 10,
                 "timeoutSeconds": 5,
-                "failureThreshold": 3
+                "failureThreshold": 3,
+                "terminationGracePeriodSeconds": 30
             },
             "resources": {
                 "requests": { "cpu": "10m", "memory": "16Mi" },
@@ -182,6 +184,18 @@ fn a_worker_that_a_probe_restarts_is_not_waited_for_as_long_as_a_drain() {
     assert_eq!(own["livenessProbe"], probe(json!(3600)), "the user's own time stays");
     let short = injected(json!(5), json!({ "livenessProbe": plain() }));
     assert_eq!(short["livenessProbe"], probe(json!(5)), "no longer than the pod may take");
+}
+
+#[test]
+fn an_agent_that_a_probe_restarts_is_not_waited_for_as_long_as_a_drain() {
+    let grace = "terminationGracePeriodSeconds";
+    for (of_pod, wanted) in [(8000, json!(30)), (5, json!(5)), (0, json!(null))] {
+        let pod = json!({ "spec": { grace: of_pod, "containers": [{ "name": "worker" }] } });
+        let (out, _) = check(&pod, &settings());
+        for name in ["livenessProbe", "startupProbe"] {
+            assert_eq!(sidecar(&out)[name][grace], wanted, "{name} of a pod with {of_pod}");
+        }
+    }
 }
 
 #[test]
