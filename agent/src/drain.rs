@@ -171,11 +171,18 @@ async fn wait(options: &DrainOptions, outage_max: Option<Duration>) -> anyhow::R
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // The request is idempotent, and its answer has the number of jobs left.
+                    let asked_at = Instant::now();
                     let request = call::drain(&options.agent, Request::Begin);
-                    if let Ok(Ok(jobs)) = timeout(ANSWER_TIMEOUT, request).await {
-                        outage.end(jobs);
-                        holder.start(options);
-                        println!("draining: {}", jobs_left(jobs));
+                    match timeout(ANSWER_TIMEOUT, request).await {
+                        Ok(Ok(jobs)) => {
+                            outage.end(jobs);
+                            holder.start(options);
+                            println!("draining: {}", jobs_left(jobs));
+                        }
+                        // The other request says why, and what follows from that.
+                        Ok(Err(_)) => {}
+                        // One that hangs keeps its connections: the other request never ends.
+                        Err(_) => outage.note("no answer", asked_at)?,
                     }
                 }
             }
@@ -224,7 +231,17 @@ impl Outage {
     /// # Errors
     /// If the limit has passed.
     async fn pause(&mut self, why: &str) -> anyhow::Result<()> {
-        let since = *self.since.get_or_insert_with(Instant::now);
+        self.note(why, Instant::now())?;
+        sleep(RETRY_PAUSE).await;
+        Ok(())
+    }
+
+    /// The agent has not answered what it was asked at `asked_at`.
+    ///
+    /// # Errors
+    /// If the limit has passed.
+    fn note(&mut self, why: &str, asked_at: Instant) -> anyhow::Result<()> {
+        let since = *self.since.get_or_insert(asked_at);
         if let Some(limit) = self.limit.filter(|limit| since.elapsed() >= *limit) {
             let last = match self.jobs {
                 None => "it has not answered once".to_owned(),
@@ -244,7 +261,6 @@ impl Outage {
                  another address, set it with --addr"
             );
         }
-        sleep(RETRY_PAUSE).await;
         Ok(())
     }
 
@@ -278,6 +294,18 @@ mod tests {
         let error = waited.expect("it gives up").expect_err("it is not drained").to_string();
         assert!(error.contains("did not answer for 500ms (127.0.0.1:1: "), "{error}");
         assert!(error.contains("it has not answered once"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_hangs_is_not_waited_for_without_end() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = silent.local_addr().expect("an address");
+        let agent = format!("http://{address}").parse().expect("a URL");
+        let waits = DrainOptions { agent, ..options() };
+        let limit = Some(Duration::from_secs(2));
+        let waited = timeout(Duration::from_secs(60), wait(&waits, limit)).await;
+        let error = waited.expect("it gives up").expect_err("it is not drained").to_string();
+        assert!(error.contains("did not answer for 2s (no answer)"), "{error}");
     }
 
     #[tokio::test]
