@@ -133,6 +133,10 @@ impl Backoff {
     }
 }
 
+/// An object counts as refused once the API server has failed on it so often with the same words,
+/// which takes about two seconds. A shorter failure is retried only.
+pub(crate) const REPEATED: u32 = 3;
+
 /// The keys that have failed: each waits for itself, so one failure delays no other key.
 #[derive(Debug)]
 pub(crate) struct Failures<K, E> {

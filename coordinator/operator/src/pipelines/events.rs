@@ -10,6 +10,7 @@ use super::managed_kind::ManagedKind;
 use super::object_writer::ObjectError;
 use crate::conditions::ConditionReason;
 use crate::events::{EventReason, EventRecorder, NewEvent};
+use crate::workqueue::REPEATED;
 
 /// Records the events of pipelines.
 #[derive(Clone, Debug)]
@@ -77,8 +78,14 @@ impl PipelineEvents {
     }
 }
 
-/// The reason of a condition for an object that cannot be written; `None` if a retry may succeed.
-pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
+/// The reason of a condition for an object that cannot be written, and has failed so often with
+/// this error; `None` if a retry may succeed.
+pub(super) fn why(
+    kind: ManagedKind,
+    name: &str,
+    error: &ObjectError,
+    times: u32,
+) -> Option<ConditionReason> {
     let kind = kind.name();
     match error {
         ObjectError::NameTaken => Some(ConditionReason::new(
@@ -92,7 +99,11 @@ pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<
             "ObjectRejected",
             format!("the API server rejects {kind} {name}: {why}; correct the Pipeline or RBAC"),
         )),
-        ObjectError::Retry(_) => None,
+        ObjectError::Internal(why) if times >= REPEATED => Some(ConditionReason::new(
+            "ObjectRejected",
+            format!("the API server fails on {kind} {name}: {why}; it is tried again"),
+        )),
+        ObjectError::Internal(_) | ObjectError::Retry(_) => None,
     }
 }
 
@@ -127,5 +138,26 @@ fn reference(kind: &str, metadata: &ObjectMeta) -> ObjectReference {
         name: metadata.name.clone(),
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_on_which_the_api_server_fails_again_and_again_is_said() {
+        let said = |error: &ObjectError, times: u32| {
+            let why = why(ManagedKind::Service, "mine-in", error, times);
+            why.map(|why| (why.reason, why.message))
+        };
+        let webhook = "failed calling webhook \"services.example.com\"";
+        let fails = ObjectError::Internal(webhook.into());
+        assert_eq!((said(&fails, 0), said(&fails, REPEATED - 1)), (None, None));
+        let (reason, message) = said(&fails, REPEATED).expect("it is said");
+        assert_eq!(reason, "ObjectRejected");
+        assert!(message.contains("Service mine-in") && message.contains(webhook), "{message}");
+        assert_eq!(said(&ObjectError::Retry("away".into()), REPEATED), None);
+        assert!(said(&ObjectError::Rejected("invalid".into()), 0).is_some());
     }
 }

@@ -19,6 +19,9 @@ pub(super) enum ObjectError {
     NameTaken,
     /// The API server refuses it.
     Rejected(String),
+    /// The API server has failed on it: each time, as where a webhook of others is down, or only
+    /// now.
+    Internal(String),
     /// It is retried: the API server is away, or the object is in a state that passes.
     Retry(String),
 }
@@ -27,11 +30,11 @@ impl From<ApplyError> for ObjectError {
     fn from(error: ApplyError) -> Self {
         match error {
             ApplyError::Refused(why) => Self::Rejected(why),
+            ApplyError::Internal(why) => Self::Internal(why),
             // The next watch event shows how the object is.
-            ApplyError::Gone(why)
-            | ApplyError::Conflict(why)
-            | ApplyError::Internal(why)
-            | ApplyError::Retry(why) => Self::Retry(why),
+            ApplyError::Gone(why) | ApplyError::Conflict(why) | ApplyError::Retry(why) => {
+                Self::Retry(why)
+            }
         }
     }
 }

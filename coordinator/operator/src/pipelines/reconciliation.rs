@@ -28,6 +28,7 @@ use super::object_writer::{ObjectError, ObjectId, ObjectWriter};
 use super::state::{PipelineState, WrittenStatus};
 use super::status::{self, PipelineFacts};
 use crate::conditions::ConditionReason;
+use crate::workqueue::REPEATED;
 
 /// Bindings of one pipeline that are written at a time.
 const CONCURRENT_BINDINGS_MAX: usize = 4;
@@ -118,15 +119,14 @@ impl Reconciliation {
     async fn binding(&self, desired: &DesiredBinding, uid: &str) -> Vec<ObjectResult> {
         let mut results = Vec::new();
         let service = self.ensure(ManagedKind::Service, &desired.service, uid, &mut results).await;
-        let mut error = service
-            .as_ref()
-            .and_then(|error| events::why(ManagedKind::Service, &desired.name, error));
+        let mut error =
+            service.as_ref().and_then(|error| self.why(ManagedKind::Service, &desired.name, error));
         // EndpointSlices under another owner's Service would route its traffic to our pods.
         if service != Some(ObjectError::NameTaken) {
             for slice in &desired.slices {
                 let kept = self.ensure(ManagedKind::EndpointSlice, slice, uid, &mut results).await;
                 let why = kept.and_then(|error| {
-                    events::why(ManagedKind::EndpointSlice, &slice.name_any(), &error)
+                    self.why(ManagedKind::EndpointSlice, &slice.name_any(), &error)
                 });
                 error = error.or(why);
             }
@@ -142,6 +142,12 @@ impl Reconciliation {
             }
         }
         results
+    }
+
+    /// The reason of a condition for an object that cannot be written.
+    fn why(&self, kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
+        let times = self.state.failures.times(&(Some(kind), name.to_owned()));
+        events::why(kind, name, error, times)
     }
 
     /// The bindings whose Service belongs to another owner.
@@ -234,12 +240,17 @@ impl Reconciliation {
                 self.state.failures.succeeded(&object);
                 continue;
             };
-            if !self.state.failures.failed(object, error.clone(), now) {
+            let is_new = self.state.failures.failed(object.clone(), error.clone(), now);
+            let pipeline = &self.name;
+            if is_new {
+                tracing::warn!(%pipeline, ?kind, name, ?error, "cannot write the object: retrying");
+            }
+            let is_internal = matches!(error, ObjectError::Internal(_));
+            let is_repeated = self.state.failures.times(&object) == REPEATED;
+            if !(if is_internal { is_repeated } else { is_new }) {
                 continue;
             }
-            let pipeline = &self.name;
-            tracing::warn!(%pipeline, ?kind, name, ?error, "cannot write the object: retrying");
-            let why = kind.and_then(|kind| events::why(kind, &name, &error));
+            let why = kind.and_then(|kind| self.why(kind, &name, &error));
             let (Some(why), Some(seen)) = (why, &self.object) else { continue };
             let binding = self.tools.managed_objects.find(&self.name, ManagedKind::Binding, &name);
             let binding = binding
@@ -321,7 +332,7 @@ impl Reconciliation {
         });
         objects.into_iter().find_map(|(kind, name)| {
             let error = self.state.failures.error(&(Some(kind), name.clone()))?;
-            events::why(kind, &name, error)
+            self.why(kind, &name, error)
         })
     }
 

@@ -63,6 +63,47 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     wait_for_end(&fixture, "mine");
 }
 
+/// A webhook of another team, for the Services of a namespace, which is down.
+fn webhook_that_is_down(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": format!("down-{namespace}") },
+        "webhooks": [{
+            "name": "services.example.com",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": { "url": "https://127.0.0.1:1/" },
+            "rules": [{
+                "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+                "resources": ["services"],
+            }],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+        }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_object_on_which_the_api_server_fails_is_reported_until_it_is_written() {
+    let Some(fixture) = FleetFixture::start("fails", 1, 1, Work::Bindings).await else { return };
+    let spec = json!({ "capacity": 30, "minReplicas": 1, "maxReplicas": 1 });
+    fixture.apply(&class(&fixture, "blue", spec));
+    fixture.apply(&webhook_that_is_down(&fixture.namespace));
+    fixture.apply(&pipeline("mine", 10, &[("in", "blue", &[])]));
+    fixture.wait_for("a pipeline that says why", "pl", "mine", |pipeline| {
+        condition(pipeline, "Stalled").is_some_and(|(_, reason, message)| {
+            reason == "ObjectRejected" && message.contains("failed calling webhook")
+        })
+    });
+    let down = format!("down-{}", fixture.namespace);
+    fixture.access.kubectl(&["delete", "validatingwebhookconfiguration", &down]);
+    fixture.wait_for("its Service", "pl", "mine", |pipeline| {
+        condition(pipeline, "Ready").is_some_and(|(status, ..)| status == "True")
+    });
+    assert_eq!(endpoints(&fixture, "mine-in"), ["blue-0 ready serving"]);
+}
+
 /// Everything that people can do to what was made is undone.
 fn undone(fixture: &FleetFixture) {
     let uid = |kind: &str, name: &str| {

@@ -10,10 +10,7 @@ use super::super::fleet::Fleet;
 use super::super::plan::FleetPlan;
 use super::super::worker_pod::DrainReason;
 use super::FleetReconciler;
-
-/// An object counts as refused once the API server has failed on it so often with the same words,
-/// which takes about two seconds. A shorter failure is retried only.
-const REPEATED: u32 = 3;
+use crate::workqueue::REPEATED;
 
 impl FleetReconciler {
     /// Records the events of a plan.
