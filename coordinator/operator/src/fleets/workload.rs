@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -43,6 +43,8 @@ pub(crate) struct WorkloadState {
     pub(crate) ready: u32,
     /// How far its rollout has come.
     pub(crate) rollout: Rollout,
+    /// Why its controller cannot create pods, in the API server's words.
+    pub(crate) pods_refused: Option<String>,
     /// Its problem: a reason in one word, and a sentence.
     pub(crate) problem: Option<(&'static str, String)>,
     /// The limit that applies to `desired`, in the same form.
@@ -129,6 +131,9 @@ pub(super) struct WorkloadFacts {
     pub(super) unavailable_max: u32,
     /// Why its rollout makes no progress.
     pub(super) stuck: Option<StuckReason>,
+    /// Why its controller cannot create pods, in the API server's words: of a Deployment only,
+    /// since a StatefulSet's controller says it in events.
+    pub(super) pods_refused: Option<String>,
     /// Another manager that sets its replicas.
     pub(super) replicas_manager: Option<ReplicasManager>,
     /// The ordinal of a StatefulSet's first pod.
@@ -177,17 +182,20 @@ impl WorkloadFacts {
         let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
-        let stuck = conditions.into_iter().find(|condition| {
-            condition.type_.as_deref() == Some("Progressing")
-                && condition.status.as_deref() == Some("False")
+        let is = |condition: &DeploymentCondition, type_: &str, status: &str| {
+            condition.type_.as_deref() == Some(type_) && condition.status.as_deref() == Some(status)
+        };
+        let stuck = conditions.iter().find(|condition| {
+            is(condition, "Progressing", "False")
                 && condition.reason.as_deref() == Some("ProgressDeadlineExceeded")
         });
         let stuck = stuck.map(|condition| {
-            let message = condition.message;
+            let message = condition.message.clone();
             StuckReason::Reported(
                 message.unwrap_or_else(|| "its progress deadline has passed".into()),
             )
         });
+        let refused = conditions.iter().find(|condition| is(condition, "ReplicaFailure", "True"));
         // The revision is written with the first ReplicaSet, which a pause prevents as well.
         let revision = object.annotations().get(REVISION_ANNOTATION);
         let is_behind = status.updated_replicas < status.replicas || revision.is_none();
@@ -207,6 +215,7 @@ impl WorkloadFacts {
                 count(spec.replicas.or(Some(1))),
             ),
             stuck: stuck.or_else(|| is_paused.then_some(StuckReason::Paused)),
+            pods_refused: refused.and_then(|condition| condition.message.clone()),
             ..Self::of(&object.metadata, &spec.template)
         })
     }
@@ -350,6 +359,7 @@ pub(super) fn state(
         updated: seen.updated,
         ready: seen.ready,
         rollout: facts.map_or(Rollout::Progressing, WorkloadFacts::rollout),
+        pods_refused: seen.pods_refused.clone(),
         problem,
         limited: scale.limited.clone(),
         kept,

@@ -133,10 +133,16 @@ fn reads_the_facts_of_a_deployment() {
         "status": {
             "observedGeneration": 4, "replicas": 6, "updatedReplicas": 2, "readyReplicas": 4,
             "availableReplicas": 4,
-            "conditions": [{
-                "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
-                "message": "it has timed out",
-            }],
+            "conditions": [
+                {
+                    "type": "Progressing", "status": "False",
+                    "reason": "ProgressDeadlineExceeded", "message": "it has timed out",
+                },
+                {
+                    "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+                    "message": "exceeded quota: storage",
+                },
+            ],
         },
     }))
     .unwrap();
@@ -146,6 +152,7 @@ fn reads_the_facts_of_a_deployment() {
     assert_eq!(facts.created_for.as_deref(), Some("ci"));
     assert_eq!((facts.digest.as_deref(), facts.template_generation), (Some("abc"), 3));
     assert_eq!(facts.rollout(), Rollout::Stuck(StuckReason::Reported("it has timed out".into())));
+    assert_eq!(facts.pods_refused.as_deref(), Some("exceeded quota: storage"));
     assert!(facts.is_rolling_out());
 }
 

@@ -85,6 +85,7 @@ fn facts() -> ClassFacts {
             updated: 3,
             ready: 3,
             rollout: Rollout::Complete,
+            pods_refused: None,
             problem: None,
             limited: None,
             kept: 0,

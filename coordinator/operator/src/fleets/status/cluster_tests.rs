@@ -88,6 +88,7 @@ fn facts() -> ClusterFacts {
             updated: 2,
             ready: 2,
             rollout: Rollout::Complete,
+            pods_refused: None,
             problem: None,
             limited: None,
             kept: 0,
@@ -185,6 +186,22 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
         assert_eq!(words, all.map(|condition| format!("{condition} {reason}")));
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn pods_that_the_api_server_refuses_are_said_in_its_words() {
+    let refused = with_workload(|workload| {
+        (workload.updated, workload.rollout) = (1, Rollout::Progressing);
+        workload.pods_refused = Some("pods \"b\" is forbidden: exceeded quota: storage".into());
+    });
+    let (words, message) = words(&refused);
+    let conditions = ["-Ready", "+Progressing", "+Reconciling"];
+    let [ready, progressing, reconciling] = conditions.map(|name| format!("{name} RollingOut"));
+    assert_eq!(words, [&ready, &progressing, "+Degraded PodsRefused", &reconciling]);
+    assert!(message.contains("1 of 2 pods have the newest template"), "{message}");
+    assert!(
+        message.ends_with("cannot create pods: pods \"b\" is forbidden: exceeded quota: storage")
+    );
 }
 
 #[test]

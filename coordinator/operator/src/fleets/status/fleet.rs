@@ -68,7 +68,8 @@ pub(super) fn desired_conditions<V>(
     let KindDetails { held, lost_effect, progressing_by: more, degraded_by, ready_message } =
         details;
     let progressing_by = progressing_by(facts, workers, held).or(more);
-    let degraded = stalled.clone().or_else(|| without_agent(facts));
+    let degraded = stalled.clone().or_else(|| pods_refused(facts));
+    let degraded = degraded.or_else(|| without_agent(facts));
     let degraded = degraded.or_else(|| lost(workers, lost_effect)).or(degraded_by);
     let ready = match (&stalled, &progressing_by, &degraded) {
         (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
@@ -180,9 +181,11 @@ fn progressing_by<V>(
             return Some(ConditionReason::new("ScalingIn", message));
         }
         if workload.rollout == Rollout::Progressing {
+            let refused = pods_refused(facts).map(|why| format!("; {}", why.message));
             let message = format!(
-                "{updated} of {replicas} pods have the newest template, {} workers are draining",
-                counts.draining
+                "{updated} of {replicas} pods have the newest template, {} workers are draining{}",
+                counts.draining,
+                refused.unwrap_or_default()
             );
             return Some(ConditionReason::new("RollingOut", message));
         }
@@ -216,6 +219,14 @@ fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason
         };
     }
     ConditionReason::new("WorkersMissing", message)
+}
+
+/// Pods that the API server does not let the workload's controller create.
+fn pods_refused<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let WorkloadState { kind, name, pods_refused, .. } = facts.workload.as_ref()?;
+    let why = pods_refused.as_ref()?;
+    let message = format!("the controller of {kind:?} {name} cannot create pods: {why}");
+    Some(ConditionReason::new("PodsRefused", message))
 }
 
 /// Pods whose workers have no agent and so get no leases.
