@@ -1,6 +1,7 @@
 //! The command line against real coordinators and agents: what people type first, and what they
 //! read then.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -220,30 +221,67 @@ fn orders_reach_the_leader_and_are_followed_to_their_end() {
 }
 
 /// Who follows events sees a change of leader, and what the next leader does.
+/// Two replicas, and `events --follow` at both of them.
+struct FollowedEvents {
+    _events: Process,
+    _standby: Replica,
+    /// The addresses of both.
+    both: String,
+    /// The first leader's term.
+    term: u64,
+    log: PathBuf,
+    // The last field: its folder has the files of all.
+    coordinator: Coordinator,
+}
+
+impl FollowedEvents {
+    /// The events have the first leader's election.
+    fn start() -> Self {
+        let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+        let term = term(&CommandLine(&coordinator).until("status", &["leads term"]));
+        let standby = coordinator.standby();
+        CommandLine(&coordinator).until("status", &["stands by for"]);
+        let both = format!("{},{}", coordinator.grpc, standby.grpc);
+        let log = coordinator.folder().join("events.log");
+        let mut events = command_at(&both, "events --follow --kind elected");
+        let events = Process::start(&mut events, &log);
+        let started = Self { coordinator, both, term, log, _events: events, _standby: standby };
+        started.until_elected(term);
+        started
+    }
+
+    /// Waits until the events have the election of a term.
+    fn until_elected(&self, term: u64) {
+        eventually(&format!("the election of term {term}"), || {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            text.contains(&format!("term {term}")).then_some(())
+        });
+    }
+}
+
+/// A command at these addresses.
+fn command_at(addresses: &str, line: &str) -> Command {
+    let mut command = Command::new(toolbox::binary("leasehold"));
+    command.args(line.split(' ')).args(["--coordinator", addresses]).stdin(Stdio::null());
+    command
+}
+
 #[test]
 fn a_failover_is_waited_for_and_followed() {
-    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
-    let led = term(&CommandLine(&coordinator).until("status", &["leads term"]));
-    let standby = coordinator.standby();
-    CommandLine(&coordinator).until("status", &["stands by for"]);
-    let both = format!("{},{}", coordinator.grpc, standby.grpc);
-    let leasehold = |line: &str| {
-        let mut command = Command::new(toolbox::binary("leasehold"));
-        command.args(line.split(' ')).args(["--coordinator", &both]).stdin(Stdio::null());
-        command
-    };
-    let log = coordinator.folder().join("events.log");
-    let _events = Process::start(&mut leasehold("events --follow --kind elected"), &log);
-    let said = |term: u64| {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        text.contains(&format!("term {term}")).then_some(())
-    };
-    eventually("the first term", || said(led));
-    coordinator.process.signal(Signal::KILL);
-    let workers = leasehold("clusters").output().expect("it starts");
+    let events = FollowedEvents::start();
+    events.coordinator.process.signal(Signal::KILL);
+    let workers = command_at(&events.both, "clusters").output().expect("it starts");
     let text = String::from_utf8_lossy(&workers.stdout).into_owned();
     assert!(text.contains("builds"), "{workers:?}");
-    eventually("the second term", || said(led + 1));
+    events.until_elected(events.term + 1);
+}
+
+/// Its connections stay open, and nothing comes on them.
+#[test]
+fn a_leader_that_hangs_does_not_keep_its_followers() {
+    let events = FollowedEvents::start();
+    events.coordinator.process.signal(Signal::STOP);
+    events.until_elected(events.term + 1);
 }
 
 /// The term that a status shows; 0 where nobody leads.

@@ -14,6 +14,7 @@ pub(crate) mod version;
 mod connection;
 mod fetch;
 mod find;
+mod keepalive;
 mod kubernetes;
 mod output;
 mod paged;

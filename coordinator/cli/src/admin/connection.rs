@@ -22,6 +22,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Response, Status};
 
+use super::keepalive::kept_alive;
 use super::kubernetes::{self, Cluster, KubernetesArgs};
 use crate::argument;
 
@@ -445,6 +446,7 @@ fn endpoint(address: &str, tls: Option<&ClientTlsConfig>) -> anyhow::Result<Endp
     let endpoint = endpoint.ok().filter(|endpoint| endpoint.uri().port().is_some());
     let endpoint = endpoint.with_context(|| format!("invalid address {address:?}"))?;
     let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    let endpoint = kept_alive(endpoint);
     match tls {
         None => Ok(endpoint),
         Some(tls) => endpoint.tls_config(tls.clone()).context("cannot use these TLS files"),

@@ -16,6 +16,7 @@ use leasehold_kube_api::names::pod_of_replica;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tower::service_fn;
 
+use super::keepalive::kept_alive;
 use crate::argument;
 use crate::port_forward::{AGENT_PORT, port_forward};
 
@@ -149,7 +150,7 @@ impl Cluster {
             }
         });
         let endpoint = Endpoint::from_static("https://leasehold-coordinator:7400");
-        let endpoint = endpoint.connect_timeout(within).tls_config(self.tls.clone())?;
+        let endpoint = kept_alive(endpoint.connect_timeout(within)).tls_config(self.tls.clone())?;
         let channel = endpoint.connect_with_connector(forward).await;
         let channel =
             channel.with_context(|| format!("cannot port-forward to pod {pod} in {namespace}"))?;
