@@ -38,6 +38,8 @@ pub(crate) enum EventReason {
     DrainCompleted,
     /// A worker drains for longer than its cluster's `drain.deadline`.
     DrainDeadlineExceeded,
+    /// A drained worker's pod cannot be evicted: a budget does not allow it, or two select the pod.
+    EvictionRefused,
     /// A rollout is blocked.
     RolloutBlocked,
     /// Another replica became the leader.
@@ -94,6 +96,7 @@ impl EventReason {
             Self::DrainStarted => "DrainStarted",
             Self::DrainCompleted => "DrainCompleted",
             Self::DrainDeadlineExceeded => "DrainDeadlineExceeded",
+            Self::EvictionRefused => "EvictionRefused",
             Self::RolloutBlocked => "RolloutBlocked",
             Self::LeaderChanged => "LeaderChanged",
             Self::WorkerLost => "WorkerLost",
@@ -127,6 +130,7 @@ impl EventReason {
             | Self::DrainStarted
             | Self::DrainCompleted
             | Self::DrainDeadlineExceeded => "Drain",
+            Self::EvictionRefused => "Evict",
             Self::WorkerDeclaredGone => "Declare",
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
@@ -153,6 +157,7 @@ impl EventReason {
     fn is_warning(self) -> bool {
         match self {
             Self::DrainDeadlineExceeded
+            | Self::EvictionRefused
             | Self::RolloutBlocked
             | Self::WorkerLost
             | Self::WorkerGivenUp

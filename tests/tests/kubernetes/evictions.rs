@@ -184,6 +184,26 @@ async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_budget_that_keeps_a_drained_worker_is_said_in_an_event() {
+    let Some((fixture, _asked)) = evictions_of_jobs("kept", 1).await else { return };
+    fixture.apply(&builds(&fixture, 2));
+    let mut none = budget("none");
+    none["spec"]["maxUnavailable"] = json!(0);
+    none["spec"].as_object_mut().expect("a map").remove("unhealthyPodEvictionPolicy");
+    fixture.apply(&none);
+    let evicted = wait_for_busy(&fixture, 1).remove(0);
+    until_ok("an eviction that starts a drain", || match evict(&fixture, &evicted, &json!({})) {
+        Err(answer) if answer.contains("no new jobs") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    until("an event", || fixture.event_reasons(), |all| all.contains("EvictionRefused"));
+    assert!(fixture.get("pod", &evicted).is_some(), "the budget counts");
+    fixture.kubectl(&["delete", "pdb", "none"]);
+    eventually("the end of the pod", || fixture.get("pod", &evicted).is_none().then_some(()));
+    fixture.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
     let Some((fixture, _asked)) = hanging_jobs("hangs", 1).await else { return };
     let mut builds = builds(&fixture, 2);

@@ -394,6 +394,15 @@ impl FleetEvents {
         self.record_for_fleet(fleet, None, EventReason::WorkloadRejected, why);
     }
 
+    /// Records why the pod of a drained worker cannot be evicted.
+    pub(super) fn eviction_refused(&self, fleet: &Fleet, pod: &PodFacts, why: &str) {
+        let note = format!(
+            "worker {} has drained, and its pod cannot be evicted: {why}; it is tried again",
+            pod.pod.name
+        );
+        self.record_for_pod_and_fleet(fleet, pod, EventReason::EvictionRefused, &note);
+    }
+
     /// Records an action that succeeded.
     pub(super) fn action_done(&self, fleet: &Fleet, action: &Action) {
         if let Some((reason, note)) = &action.event {

@@ -55,6 +55,12 @@ impl FleetReconciler {
                     tracing::warn!(object = %action.target, why, "cannot write the object: \
                                                                   retrying");
                 }
+                let is_repeated = self.state.failures.times(&action.target) == REPEATED;
+                if let (Some(fleet), ActionKind::EvictPod(pod)) = (fleet, &action.kind)
+                    && is_repeated
+                {
+                    self.events.eviction_refused(fleet, pod, &why);
+                }
                 let is_refused = match failure {
                     Failure::Refused => true,
                     Failure::Internal => self.state.failures.times(&action.target) >= REPEATED,
