@@ -151,6 +151,28 @@ fn inject(pod: &mut Value) {
     assert_eq!(labels.remove("leasehold.dev/inject"), Some("true".into()));
 }
 
+/// The worker's hook ends its drain with its container, and no volume keeps a node.
+#[test]
+fn the_sidecar_that_is_written_by_hand_has_the_hook_of_an_injected_one() {
+    let text = std::fs::read_to_string(folder("samples/swarm/stateful-set.yaml")).expect("a file");
+    let set: Value = serde_yaml::from_str(&text).expect("YAML");
+    let template = &set["spec"]["template"];
+    let labels = json!({ "leasehold.dev/inject": "true" });
+    let containers = json!([{ "name": "worker" }]);
+    let mut bare =
+        json!({ "metadata": { "labels": labels }, "spec": { "containers": containers } });
+    inject(&mut bare);
+    let hook = |spec: &Value| spec["containers"][0]["lifecycle"]["preStop"]["exec"].clone();
+    assert_eq!(hook(&template["spec"]), hook(&bare["spec"]));
+    let marks = &template["metadata"]["annotations"];
+    let marked = &marks["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"];
+    let marked: Vec<&str> = marked.as_str().expect("a list").split(',').collect();
+    let volumes = template["spec"]["volumes"].as_array().expect("volumes").iter();
+    let local = volumes.filter(|volume| volume.get("emptyDir").is_some());
+    let local: Vec<&str> = local.filter_map(|volume| volume["name"].as_str()).collect();
+    assert_eq!(marked, local);
+}
+
 #[test]
 fn the_sample_and_the_standalone_stream_lists_are_equal() {
     let read = |path| std::fs::read_to_string(folder(path)).expect("a list");
