@@ -273,6 +273,7 @@ impl ControlPlane {
             // Only this machine can reach it: it has no address for pods.
             command.arg(format!("--advertise-address={NOWHERE}"));
             command.arg("--endpoint-reconciler-type=none");
+            self.pass_on_other_apis(&mut command);
         } else {
             command.arg(format!("--advertise-address={address}"));
         }
@@ -285,10 +286,6 @@ impl ControlPlane {
             ("--kubelet-client-key", "kubelet-client.key"),
             ("--service-account-key-file", "tokens.pub"),
             ("--service-account-signing-key-file", "tokens.key"),
-            // It passes requests on to servers of other APIs, and shows this client certificate.
-            ("--requestheader-client-ca-file", AUTHORITY),
-            ("--proxy-client-cert-file", "front-proxy-client.crt"),
-            ("--proxy-client-key-file", "front-proxy-client.key"),
         ] {
             command.arg(flag).arg(self.pki.path(file));
         }
@@ -304,14 +301,28 @@ impl ControlPlane {
             "--authorization-mode=Node,RBAC",
             // The second is on in OpenShift: it asks for a right on the owner of some objects.
             "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
-            "--requestheader-allowed-names=front-proxy-client",
-            "--requestheader-username-headers=X-Remote-User",
-            "--requestheader-group-headers=X-Remote-Group",
-            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             "--allow-privileged=true",
             "--profiling=false",
         ]);
         command
+    }
+
+    /// The API server passes requests on to servers of other APIs, and shows a client certificate.
+    /// Only tests on loopback have such servers, and it takes two more instances of inotify.
+    fn pass_on_other_apis(&self, command: &mut Command) {
+        for (flag, file) in [
+            ("--requestheader-client-ca-file", AUTHORITY),
+            ("--proxy-client-cert-file", "front-proxy-client.crt"),
+            ("--proxy-client-key-file", "front-proxy-client.key"),
+        ] {
+            command.arg(flag).arg(self.pki.path(file));
+        }
+        command.args([
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        ]);
     }
 
     /// The API server shows its client certificate to each webhook that asks for one.

@@ -42,7 +42,7 @@ impl RealInstallation {
     /// If it does not come up.
     #[must_use]
     pub fn start(nodes: usize) -> Option<Self> {
-        Self::start_with(nodes, &toolbox::root().join("deploy/overlays/dev"), |_| ())
+        Self::start_with(nodes, &dev(), |_| ())
     }
 
     /// The same with another overlay, and after something else was done to the cluster.
@@ -51,7 +51,15 @@ impl RealInstallation {
     /// If it does not come up.
     #[must_use]
     pub fn start_with(nodes: usize, overlay: &Path, before: impl FnOnce(&Access)) -> Option<Self> {
-        let mut cluster = RealCluster::start()?;
+        Some(Self::install(RealCluster::start()?, nodes, overlay, before))
+    }
+
+    fn install(
+        mut cluster: RealCluster,
+        nodes: usize,
+        overlay: &Path,
+        before: impl FnOnce(&Access),
+    ) -> Self {
         for _ in 1..nodes {
             cluster.add_node();
         }
@@ -75,14 +83,15 @@ impl RealInstallation {
             let nodes = say(&["describe", "nodes"]);
             panic!("{why}\n{}\n{logs}\n{nodes}", say(&["describe", "pods"]));
         }
-        Some(Self { cluster })
+        Self { cluster }
     }
 
     /// The installation of this test binary, with one node, started when it is first asked for;
     /// none as with [`Self::start`]. It ends with the process.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RealInstallation>> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start(1)).as_ref()
+        let start = || Some(Self::install(RealCluster::start_shared()?, 1, &dev(), |_| ()));
+        SHARED.get_or_init(start).as_ref()
     }
 
     /// The cluster.
@@ -111,6 +120,11 @@ impl RealInstallation {
         let watch = watch.stdout(file).spawn().expect("kubectl starts");
         TestNamespace { installation: self, namespace, journals, seen, watch }
     }
+}
+
+/// The overlay of one small replica.
+fn dev() -> PathBuf {
+    toolbox::root().join("deploy/overlays/dev")
 }
 
 /// A namespace, and the history of its pods.
