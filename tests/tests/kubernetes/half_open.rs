@@ -1,13 +1,14 @@
 //! Connections to the API server that die unnoticed: nothing more comes on them, and they do not
 //! end. The coordinator hears of changes again within a minute, on new ones.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tests::kube::{Access, Cluster, Replicas, object};
+
+use super::lossy_proxy::{end, pass_on};
 
 /// A way to the API server whose connections can fall silent.
 struct SilentProxy {
@@ -37,9 +38,7 @@ impl SilentProxy {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(upstream)) else {
                     return;
                 };
-                let twins = (client.try_clone().expect("a twin"), server.try_clone().expect("one"));
-                pass_on(client, server, &shared);
-                pass_on(twins.1, twins.0, &shared);
+                join(client, server, &shared);
             }
         });
         Self { access: Access::new(file), silences, _folder: folder }
@@ -51,22 +50,21 @@ impl SilentProxy {
     }
 }
 
-/// Passes bytes on until a connection falls silent. It stays open then, and is read.
-fn pass_on(mut from: TcpStream, mut to: TcpStream, silences: &Arc<AtomicUsize>) {
-    let silences = Arc::clone(silences);
+/// Passes bytes on in both directions until a connection falls silent. It stays open then.
+fn join(client: TcpStream, server: TcpStream, silences: &Arc<AtomicUsize>) {
+    let twins = (server.try_clone().expect("a twin"), client.try_clone().expect("a twin"));
     let begun = silences.load(Ordering::SeqCst);
-    std::thread::spawn(move || {
-        let mut bytes = vec![0; 64 * 1024];
-        while let Ok(length @ 1..) = from.read(&mut bytes) {
-            let is_silent = silences.load(Ordering::SeqCst) > begun;
-            if !is_silent && to.write_all(&bytes[..length]).is_err() {
-                break;
+    for (from, to) in [(client, server), twins] {
+        let silences = Arc::clone(silences);
+        std::thread::spawn(move || {
+            let is_silent = || silences.load(Ordering::SeqCst) > begun;
+            pass_on(&from, &to, |_| !is_silent());
+            while is_silent() {
+                std::thread::park();
             }
-        }
-        if silences.load(Ordering::SeqCst) == begun {
-            let _ = to.shutdown(std::net::Shutdown::Both);
-        }
-    });
+            end([from, to]);
+        });
+    }
 }
 
 #[test]

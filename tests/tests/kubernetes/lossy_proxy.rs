@@ -94,7 +94,12 @@ fn join(client: TcpStream, server: TcpStream, to_lose: &Arc<AtomicUsize>) {
     });
 }
 
-fn pass_on(mut from: &TcpStream, mut to: &TcpStream, mut passes: impl FnMut(&[u8]) -> bool) {
+/// Passes bytes on until a connection ends, or some are not to pass.
+pub(crate) fn pass_on(
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    mut passes: impl FnMut(&[u8]) -> bool,
+) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
         if !passes(&bytes[..length]) || to.write_all(&bytes[..length]).is_err() {
@@ -103,7 +108,8 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream, mut passes: impl FnMut(&[u8
     }
 }
 
-fn end(streams: [TcpStream; 2]) {
+/// Ends connections in both directions.
+pub(crate) fn end(streams: [TcpStream; 2]) {
     for stream in streams {
         // Fails only where it was shut down already.
         let _ = stream.shutdown(Shutdown::Both);
