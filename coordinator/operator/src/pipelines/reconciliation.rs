@@ -245,9 +245,11 @@ impl Reconciliation {
             if is_new {
                 tracing::warn!(%pipeline, ?kind, name, ?error, "cannot write the object: retrying");
             }
-            let is_internal = matches!(error, ObjectError::Internal(_));
-            let is_repeated = self.state.failures.times(&object) == REPEATED;
-            if !(if is_internal { is_repeated } else { is_new }) {
+            let is_told = match error {
+                ObjectError::Internal(_) => self.state.failures.times(&object) == REPEATED,
+                ObjectError::NameTaken | ObjectError::Rejected(_) | ObjectError::Retry(_) => is_new,
+            };
+            if !is_told {
                 continue;
             }
             let why = kind.and_then(|kind| self.why(kind, &name, &error));
