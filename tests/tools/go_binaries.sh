@@ -17,7 +17,7 @@ go_build() {
 # name of a binary, its module's folder, its package, and how long the first build takes on two
 # cores. LDFLAGS is a function that prints flags for the linker. Fails if a binary could not be built.
 go_install() {
-    local name=$1 key=$2 whose=$3 ldflags=$4 number=0 built=0
+    local name=$1 key=$2 whose=$3 ldflags=$4 number=0 failed=0
     local caches=${XDG_CACHE_HOME:-$HOME/.cache}/leasehold binary module package duration entry other
     shift 4
     local folder=$caches/$name-$key
@@ -32,20 +32,20 @@ go_install() {
         go_has "$folder" "$binary" && continue
         if ! command -v go >/dev/null; then
             left_out "$whose $binary" "go was not found; it needs Go 1.26 or newer"
-            built=1
+            failed=1
             continue
         fi
         printf '==> building %s (%d of %d; the first time %s)\n' "$binary" "$number" $# "$duration"
         if ! go_build "$folder" "$binary" "$module" "$package" "$("$ldflags")" >"$log" 2>&1; then
             left_out "$whose $binary" "go could not build it: $(tail -n 1 "$log")"
-            built=1
+            failed=1
         fi
     done
-    if ((built == 0)); then
+    if ((failed == 0)); then
         for other in "$caches/$name"-*; do
             [[ $other == "$folder" ]] || rm -rf "$other"
         done
     fi
     flock -u "$lock"
-    return "$built"
+    return "$failed"
 }
