@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use leasehold_demo::clock::POLL;
 use leasehold_demo::ports::free_ports;
 
-use crate::toolbox;
+use crate::{http, toolbox};
 
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
@@ -247,6 +247,20 @@ pub struct Agent {
     pub process: Process,
     /// Where it serves its worker.
     pub api: SocketAddr,
+}
+
+impl Agent {
+    /// Begins a drain of its worker.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn drain(&self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let call = http::call(self.api, "POST", "/v1/drain", "");
+        let answer = runtime.expect("a runtime").block_on(call);
+        let (status, body) = answer.expect("the agent answers");
+        assert_eq!(status, 200, "{body}");
+    }
 }
 
 /// One HTTP GET: the status and the body, or `None` if there is no answer.

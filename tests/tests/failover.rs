@@ -101,6 +101,34 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     assert_eq!(workers, "No workers.\n");
 }
 
+/// A leader that hangs hears no goodbye. The agent stays beside its worker, so it says goodbye to the
+/// next leader, which gives the worker's slots to another one.
+#[test]
+fn a_drained_sidecar_tells_the_next_leader_that_its_worker_has_left() {
+    let manifest = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 2, maxJobsPerWorker: 2, lease: {ttl: 10s}}
+";
+    let first = Coordinator::start(&[("builds.yaml", manifest)]);
+    let begun = first_epoch(first.http);
+    let second = first.standby();
+    let addresses = ["--sidecar", "--coordinator", &second.grpc.to_string()];
+    let leaver = first.agent("builds", "w-0", &addresses);
+    let size = |agent: &Agent| lease(agent.api).and_then(|lease| lease["pool"]["size"].as_u64());
+    eventually("all slots at the first", || (size(&leaver)? == 2).then_some(()));
+    let other = first.agent("builds", "w-1", &addresses);
+    eventually("service for the second", || served(&other, begun));
+
+    first.process.signal(Signal::STOP);
+    leaver.drain();
+    eventually("the next leader", || leads(second.http, begun + 1));
+    eventually("the slots at the other worker", || (size(&other)? == 2).then_some(()));
+    let workers = CommandLine(&first).line(&format!("workers --coordinator {}", second.grpc));
+    assert!(workers.contains("w-1") && !workers.contains("w-0"), "{workers}");
+}
+
 /// A copy of the state folder is put back, and the leader counts from there. What an agent says
 /// ends no term: a person raises the number.
 #[test]

@@ -32,7 +32,8 @@ pub enum Effect {
     DrainEnded {
         /// Jobs that still run after the deadline.
         jobs_left: u32,
-        /// Whether a coordinator has received the report that the agent leaves.
+        /// Whether a coordinator has answered the report that the agent leaves. One of an earlier
+        /// release does not, nor does any while jobs are left: then, whether it was sent.
         reported: bool,
     },
     /// The drain's deadline has passed, and the agent goes on until nothing is left: it stays, or

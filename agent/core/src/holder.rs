@@ -86,6 +86,8 @@ pub struct Holder<J> {
     promised: Option<Duration>,
     /// The agent may have reported that it leaves.
     left: bool,
+    /// The incarnation under which it has, if it has no answer and goes on to report so.
+    left_as: Option<Incarnation>,
     version: u64,
     effects: VecDeque<Effect>,
 }
@@ -196,6 +198,7 @@ impl<J: Journal> Holder<J> {
             failure: memory.failing.then(failure::of_earlier_agent),
             promised: memory.promised,
             left: memory.left,
+            left_as: None,
             version: 1,
             effects: VecDeque::new(),
             config,

@@ -87,7 +87,13 @@ fn connected(now: Moment) -> Holder<Kept> {
     let config = Config { exposes_bindings: true, ..Config::example(worker) };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);
     holder.handle_open(LINK, now);
-    let welcome = Welcome { epoch: EPOCH, term: TermId(0), cell: None, terms: terms() };
+    let welcome = Welcome {
+        epoch: EPOCH,
+        term: TermId(0),
+        cell: None,
+        answers_goodbye: false,
+        terms: terms(),
+    };
     holder.handle_message(LINK, CoordinatorMessage::Welcome(welcome), now);
     holder
 }

@@ -341,6 +341,7 @@ impl Session {
                             epoch: self.coordinator.epoch,
                             term: TermId(0),
                             cell: None,
+                            answers_goodbye: false,
                             terms: TERMS,
                         };
                         self.send(CoordinatorMessage::Welcome(welcome)).await;

@@ -3,9 +3,10 @@
 //! requests to the stores and events for the core. Both platforms and the simulator run it over
 //! stores of their own.
 //!
-//! Renewals and writes do not wait for each other. Invariant: a registration is answered only after
-//! a renewal that was sent after the entry was written. So every successor finds the entry in the
-//! store, or this leader has granted nothing under it.
+//! Renewals and writes do not wait for each other. Invariant: a change is answered only after a
+//! renewal that was sent after it was written. So every successor finds the entry in the store, or
+//! this leader has granted nothing under it; and no successor finds an entry whose removal was
+//! answered.
 
 mod changes;
 mod entry;
@@ -20,7 +21,7 @@ use self::changes::Changes;
 pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
 use crate::effect::Order;
 use crate::event::{Elected, Event, NamespacesRead, Renewed};
-use crate::exposure::{AccountId, Entry, Exposure};
+use crate::exposure::Entry;
 
 /// How a leader uses its stores.
 #[derive(Clone, Copy, Debug)]
@@ -140,9 +141,8 @@ pub struct Lead {
     renewal_wanted: bool,
     renew_at: Moment,
     changes: Changes,
-    /// Registrations that are written and not answered yet, with the moment at which that was
-    /// known.
-    unanswered: BTreeMap<WorkerKey, (Moment, AccountId, Exposure)>,
+    /// Changes that are written and not answered yet, with the moment at which that was known.
+    unanswered: BTreeMap<WorkerKey, (Moment, EntryChange)>,
     over: Option<TermEnd>,
     requests: VecDeque<StoreRequest>,
     events: VecDeque<Event>,
@@ -266,7 +266,7 @@ impl Lead {
                 self.renewed_at = self.renewed_at.max(sent_at);
                 self.changes.confirm(sent_at);
                 if self.elected {
-                    self.answer_registrations(|known_at| known_at <= sent_at);
+                    self.answer_changes(|known_at| known_at <= sent_at);
                     let renewed = Renewed { epoch: self.epoch, sent_at, until: self.until() };
                     self.events.push_back(Event::Renewed(renewed));
                 }
@@ -320,22 +320,20 @@ impl Lead {
         for (change, written) in outcomes {
             let is_newest = self.changes.end(&change, written, now);
             let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherAccount);
-            match (change, written) {
-                (EntryChange::Register(key, account_id, exposure), EntryOutcome::Done)
-                    if is_newest =>
-                {
-                    self.unanswered.insert(key, (now, account_id, exposure));
+            match written {
+                EntryOutcome::Done if is_newest => {
+                    self.unanswered.insert(change.key().clone(), (now, change));
                     self.renewal_wanted = true;
                 }
                 // The store of terms says whether there is a later leader.
-                (_, EntryOutcome::Superseded | EntryOutcome::Unreadable(_)) => {
+                EntryOutcome::Superseded | EntryOutcome::Unreadable(_) => {
                     self.renewal_wanted = true;
                 }
-                (_, EntryOutcome::Done | EntryOutcome::Failed) => {}
+                EntryOutcome::Done | EntryOutcome::Failed => {}
             }
         }
         if mutation::on(Mutation::RegisteredWithoutLeadership) {
-            self.answer_registrations(|_| true);
+            self.answer_changes(|_| true);
         }
         self.issue_requests(now);
     }
@@ -357,12 +355,22 @@ impl Lead {
         self.renew_at.min(self.until()).min(list_at)
     }
 
-    fn answer_registrations(&mut self, confirmed: impl Fn(Moment) -> bool) {
-        let answered = self.unanswered.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
-        let answered: Vec<_> =
-            answered.map(|(key, (_, account_id, exposure))| (key, account_id, exposure)).collect();
-        if !answered.is_empty() {
-            self.events.push_back(Event::Registered(answered));
+    fn answer_changes(&mut self, confirmed: impl Fn(Moment) -> bool) {
+        let (mut registered, mut unregistered) = (Vec::new(), Vec::new());
+        let answered = self.unanswered.extract_if(.., |_, (known_at, _)| confirmed(*known_at));
+        for (_, (_, change)) in answered {
+            match change {
+                EntryChange::Register(key, account_id, exposure) => {
+                    registered.push((key, account_id, exposure));
+                }
+                EntryChange::Unregister(key) => unregistered.push(key),
+            }
+        }
+        if !registered.is_empty() {
+            self.events.push_back(Event::Registered(registered));
+        }
+        if !unregistered.is_empty() {
+            self.events.push_back(Event::Unregistered(unregistered));
         }
     }
 

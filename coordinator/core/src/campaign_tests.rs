@@ -3,6 +3,7 @@
 use leasehold_types::{ClusterName, TermId, WorkerName};
 
 use super::*;
+use crate::exposure::{AccountId, Exposure};
 
 const SETTINGS: LeadSettings = LeadSettings {
     leadership: Duration::from_secs(10),

@@ -82,6 +82,7 @@ impl Core {
                 self.if_leads(|leader| leader.term_stands(epoch, asked_at));
             }
             Event::Registered(workers) => self.if_leads(|leader| leader.registered(workers)),
+            Event::Unregistered(workers) => self.if_leads(|leader| leader.unregistered(workers)),
             Event::Drain(key) => self.if_leads(|leader| leader.order_drain(&key, at)),
             Event::Undrain(key) => self.if_leads(|leader| leader.take_drain_back(&key, at)),
             Event::Avoid(workers) => {
@@ -226,7 +227,9 @@ fn size(event: &Event) -> usize {
         Event::Beat(_, beat) => beat.released.len(),
         Event::Registered(workers) => workers.len(),
         Event::NamespacesRead(read) => read.exposed.len(),
-        Event::Gone(workers) | Event::Removed(workers) => workers.len(),
+        Event::Gone(workers) | Event::Removed(workers) | Event::Unregistered(workers) => {
+            workers.len()
+        }
         Event::Avoid(workers) => workers.len(),
         Event::Hello(..)
         | Event::Closed(_)

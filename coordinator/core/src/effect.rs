@@ -43,8 +43,9 @@ pub enum Order {
     /// Write down what these workers may hold, then answer with
     /// [`crate::event::Event::Registered`].
     Register(Vec<(WorkerKey, AccountId, Exposure)>),
-    /// Remove the entries of these workers, which hold nothing. An earlier registration of them is
-    /// no longer answered.
+    /// Remove the entries of these workers, which hold nothing, then answer with
+    /// [`crate::event::Event::Unregistered`]. An earlier registration of them is no longer
+    /// answered, nor is this if a later one comes first.
     Unregister(Vec<WorkerKey>),
     /// Renew leadership at once: something waits for a renewal sent from now on.
     Confirm,

@@ -50,6 +50,9 @@ pub enum Event {
     /// The platform has stored what these workers may hold, under this leader's epoch, and
     /// leadership was confirmed after that. It applies only to these accounts of the workers.
     Registered(Vec<(WorkerKey, AccountId, Exposure)>),
+    /// The platform has removed the entries of these workers, and leadership was confirmed after
+    /// that: no later leader finds them.
+    Unregistered(Vec<WorkerKey>),
     /// The platform declares that nothing of these workers runs any longer.
     Gone(Vec<WorkerKey>),
     /// The platform no longer has these workers, and cannot say that they have ended: the

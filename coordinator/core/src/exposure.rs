@@ -128,7 +128,20 @@ impl Exposure {
         memory: ReportedMemory,
     ) -> bool {
         let is_its_own = self.is_fresh_for(incarnation, agent);
-        memory.knows_from == Incarnation(0) || (is_its_own && memory.knows_from <= incarnation)
+        memory.knows_from == Incarnation(0)
+            || (is_its_own && memory.knows_from <= incarnation)
+            || self.left_as(agent, memory).is_some()
+    }
+
+    /// The incarnation under which this agent has said goodbye before, if it was this entry's: then
+    /// nothing is left of all that the worker may hold.
+    pub(crate) fn left_as(
+        &self,
+        agent: Option<AgentId>,
+        memory: ReportedMemory,
+    ) -> Option<Incarnation> {
+        let left = memory.left?;
+        (self.is_fresh_for(left, agent) || mutation::on(Mutation::AnyEntryLeft)).then_some(left)
     }
 
     /// The identity of the newest agent of both.

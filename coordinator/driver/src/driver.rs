@@ -389,6 +389,7 @@ impl Driver {
             | Event::Sent(_)
             | Event::NamespacesRead(_)
             | Event::Registered(_)
+            | Event::Unregistered(_)
             | Event::Gone(_)
             | Event::Removed(_)
             | Event::Drain(_)

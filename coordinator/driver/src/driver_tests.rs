@@ -299,6 +299,9 @@ async fn run_platform(mut commands: mpsc::Receiver<Command>, events: mpsc::Sende
     while let Some(command) = commands.recv().await {
         let event = match command {
             Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
+            Command::Order { order: Order::Unregister(workers), .. } => {
+                Event::Unregistered(workers)
+            }
             Command::Order { epoch, order: Order::Confirm } => {
                 let now = clock::now();
                 Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })

@@ -255,6 +255,7 @@ impl Metrics {
             | Event::TermStands { .. }
             | Event::NamespacesRead(_)
             | Event::Registered(_)
+            | Event::Unregistered(_)
             | Event::Gone(_)
             | Event::Removed(_)
             | Event::Drain(_)
@@ -457,5 +458,6 @@ fn reason(reason: &RefusalReason) -> &'static str {
         RefusalReason::EpochAhead => "epoch_ahead",
         RefusalReason::NameTaken => "name_taken",
         RefusalReason::OtherCell => "other_cell",
+        RefusalReason::Left => "left",
     }
 }

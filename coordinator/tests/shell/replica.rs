@@ -208,6 +208,9 @@ async fn run_platform(
         let event = match command {
             Command::Order { .. } if store == Store::Hangs => continue,
             Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
+            Command::Order { order: Order::Unregister(workers), .. } => {
+                Event::Unregistered(workers)
+            }
             Command::Order { epoch, order: Order::Confirm } => {
                 let now = clock::now();
                 Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })

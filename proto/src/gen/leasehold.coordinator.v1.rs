@@ -246,6 +246,10 @@ pub struct Welcome {
     /// earlier coordinators. An agent that belongs to another cell obeys nothing of this one.
     #[prost(string, tag = "4")]
     pub cell: ::prost::alloc::string::String,
+    /// The coordinator answers the report of leaving with LEFT. Earlier coordinators only end the
+    /// link, so an agent leaves there without an answer.
+    #[prost(bool, tag = "5")]
+    pub answers_goodbye: bool,
 }
 impl ::prost::Name for Welcome {
     const NAME: &'static str = "Welcome";
@@ -392,6 +396,10 @@ pub struct Report {
     /// of at most 200 bytes.
     #[prost(string, tag = "10")]
     pub failure: ::prost::alloc::string::String,
+    /// The incarnation under which this agent has reported before that it leaves, without an answer: 0
+    /// if it has not. Nothing of that incarnation is left.
+    #[prost(uint64, tag = "11")]
+    pub left_incarnation: u64,
 }
 impl ::prost::Name for Report {
     const NAME: &'static str = "Report";
@@ -763,6 +771,9 @@ pub enum RefusalReason {
     NameTaken = 11,
     /// The agent belongs to another cell: dial the coordinators of that one.
     OtherCell = 12,
+    /// The worker has left, as its agent reported, and the store says so: no later leader counts
+    /// anything for it. The answer to a report or beat with LEAVING.
+    Left = 13,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -784,6 +795,7 @@ impl RefusalReason {
             Self::EpochAhead => "REFUSAL_REASON_EPOCH_AHEAD",
             Self::NameTaken => "REFUSAL_REASON_NAME_TAKEN",
             Self::OtherCell => "REFUSAL_REASON_OTHER_CELL",
+            Self::Left => "REFUSAL_REASON_LEFT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -802,6 +814,7 @@ impl RefusalReason {
             "REFUSAL_REASON_EPOCH_AHEAD" => Some(Self::EpochAhead),
             "REFUSAL_REASON_NAME_TAKEN" => Some(Self::NameTaken),
             "REFUSAL_REASON_OTHER_CELL" => Some(Self::OtherCell),
+            "REFUSAL_REASON_LEFT" => Some(Self::Left),
             _ => None,
         }
     }

@@ -180,6 +180,7 @@ impl TryFrom<wire::Welcome> for Welcome {
             epoch: epoch("welcome.epoch", welcome.epoch)?,
             term: TermId(welcome.term),
             cell: identity("welcome.cell", &welcome.cell)?,
+            answers_goodbye: welcome.answers_goodbye,
             terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
@@ -187,9 +188,9 @@ impl TryFrom<wire::Welcome> for Welcome {
 
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
-        let Welcome { epoch, term, cell, terms } = welcome;
+        let Welcome { epoch, term, cell, answers_goodbye, terms } = welcome;
         let terms = Some(terms.into());
-        Self { epoch: epoch.0, term: term.0, cell: text(cell), terms }
+        Self { epoch: epoch.0, term: term.0, cell: text(cell), answers_goodbye, terms }
     }
 }
 
@@ -213,6 +214,7 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::EpochAhead) => RefusalReason::EpochAhead,
             Ok(Wire::NameTaken) => RefusalReason::NameTaken,
             Ok(Wire::OtherCell) => RefusalReason::OtherCell,
+            Ok(Wire::Left) => RefusalReason::Left,
             Ok(Wire::Unspecified) | Err(_) => {
                 return Err(Invalid::new("refusal.reason", "is unknown to this version"));
             }
@@ -245,6 +247,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalReason::EpochAhead => Wire::EpochAhead,
             RefusalReason::NameTaken => Wire::NameTaken,
             RefusalReason::OtherCell => Wire::OtherCell,
+            RefusalReason::Left => Wire::Left,
         };
         let message = refusal.message;
         Self { reason: reason.into(), message, leader_address, newer_incarnation }
@@ -263,6 +266,7 @@ impl TryFrom<wire::Report> for Report {
             memory: ReportedMemory {
                 knows_from: Incarnation(report.knows_from),
                 aged: report.aged,
+                left: (report.left_incarnation > 0).then_some(Incarnation(report.left_incarnation)),
             },
             pool: report.pool.map(TryInto::try_into).transpose()?,
             streams: streams.collect::<Result<_, _>>()?,
@@ -280,6 +284,7 @@ impl From<Report> for wire::Report {
             nonce: report.nonce.0,
             knows_from: report.memory.knows_from.0,
             aged: report.memory.aged,
+            left_incarnation: report.memory.left.unwrap_or_default().0,
             pool: report.pool.map(Into::into),
             streams: report.streams.into_iter().map(Into::into).collect(),
             running: running(report.jobs),

@@ -153,6 +153,9 @@ pub struct Welcome {
     pub term: TermId,
     /// The coordinator's cell; `None` in earlier releases.
     pub cell: Option<CellId>,
+    /// Whether the coordinator answers the report of leaving with [`RefusalReason::Left`]; false in
+    /// earlier releases, which only end the link.
+    pub answers_goodbye: bool,
     /// The times that hold.
     pub terms: Terms,
 }
@@ -193,6 +196,8 @@ pub enum RefusalReason {
     NameTaken,
     /// The agent belongs to another cell.
     OtherCell,
+    /// The worker has left, as its agent reported: no leader counts anything for it any longer.
+    Left,
 }
 
 /// Everything that an agent holds: the basis of a new leader's knowledge.
@@ -224,7 +229,7 @@ impl Report {
         Self {
             epoch: Epoch(1),
             nonce: Nonce(1),
-            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+            memory: ReportedMemory { knows_from: Incarnation(0), aged: true, left: None },
             pool: None,
             streams: Vec::new(),
             jobs: Jobs::Running(0),
@@ -243,6 +248,9 @@ pub struct ReportedMemory {
     pub knows_from: Incarnation,
     /// It is older than any lease of an earlier incarnation that ends by time.
     pub aged: bool,
+    /// The incarnation under which this agent has reported before that it leaves, if it has no
+    /// answer: nothing of that one is left.
+    pub left: Option<Incarnation>,
 }
 
 /// A pool lease as its holder has it.

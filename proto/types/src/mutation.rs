@@ -170,6 +170,10 @@ mutations! {
     RaiseByOne,
     /// Agent: after its goodbye it reports that no other agent can hold anything under its name.
     LeftStaysComplete,
+    /// Agent: it takes what is granted after it has reported that it leaves.
+    TakesAfterGoodbye,
+    /// Agent: it stops reporting that it leaves before a coordinator has stored it.
+    LeavesUnanswered,
     /// Agent: after a boot of its host it reports that no other agent can hold anything under its
     /// name.
     BootForgivesAll,
@@ -207,6 +211,10 @@ mutations! {
     RecoveredPool,
     /// Coordinator: a goodbye frees what the register says and no report lists.
     GoodbyeForgetsUnreported,
+    /// Coordinator: a goodbye is answered before it is stored.
+    GoodbyeAnsweredEarly,
+    /// Coordinator: a goodbye that is repeated frees what another agent of the name may hold.
+    AnyEntryLeft,
     /// Coordinator: a goodbye frees what the agent still has.
     GoodbyeFreesApplied,
     /// Coordinator: each connection of an agent waits anew for a confirmed leadership.

@@ -417,6 +417,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Renewed(_) => "Renewed",
         Event::Deposed { .. } => "Deposed",
         Event::Registered(_) => "Registered",
+        Event::Unregistered(_) => "Unregistered",
         Event::Gone(_) => "Gone",
         Event::Removed(_) => "Removed",
         Event::Drain(_) => "Drain",

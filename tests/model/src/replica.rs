@@ -28,13 +28,23 @@ pub(crate) enum Input {
     /// A connection has ended.
     Closed(u64),
     /// Leadership was won.
-    Elected { epoch: Epoch, until: Moment, predecessor_end: Moment, exposed: Vec<Written> },
+    Elected {
+        epoch: Epoch,
+        until: Moment,
+        predecessor_end: Moment,
+        exposed: Vec<Written>,
+    },
     /// Leadership was renewed.
-    Renewed { epoch: Epoch, sent_at: Moment, until: Moment },
+    Renewed {
+        epoch: Epoch,
+        sent_at: Moment,
+        until: Moment,
+    },
     /// Leadership is over.
     Deposed,
     /// What these workers may hold is stored.
     Registered(Vec<Registration>),
+    Unregistered(Vec<WorkerKey>),
     /// These workers are gone.
     Gone(Vec<WorkerKey>),
     /// A wake-up is due.
@@ -185,6 +195,7 @@ fn event(input: Input) -> Event {
         }
         Input::Deposed => Event::Deposed { leader: None },
         Input::Registered(entries) => Event::Registered(entries),
+        Input::Unregistered(keys) => Event::Unregistered(keys),
         Input::Gone(keys) => Event::Gone(keys),
         Input::Wake => Event::Wake,
     }

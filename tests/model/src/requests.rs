@@ -162,6 +162,7 @@ impl Step<'_> {
         match request.what {
             _ if !leads => self.deposed(replica),
             RequestKind::Write(entries) => self.core(replica, &CoreCall::Registered(entries)),
+            RequestKind::Unregister(pods) => self.core(replica, &CoreCall::Unregistered(pods)),
             _ => {}
         }
     }

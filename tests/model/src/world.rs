@@ -110,6 +110,7 @@ pub(crate) enum CoreCall {
     },
     Deposed,
     Registered(Vec<(u8, u32)>),
+    Unregistered(Vec<u8>),
     Gone(u8),
     Wake,
 }
@@ -231,6 +232,9 @@ impl World {
             }
             CoreCall::Deposed => replica::Input::Deposed,
             CoreCall::Registered(entries) => replica::Input::Registered(self.registered(&entries)),
+            CoreCall::Unregistered(pods) => {
+                replica::Input::Unregistered(pods.iter().map(|pod| self.key(*pod)).collect())
+            }
             CoreCall::Gone(pod) => {
                 let (names, pod) = (self.scope.names, usize::from(pod));
                 replica::Input::Gone(replica::accounts_of(&core, names, pod, times.now))

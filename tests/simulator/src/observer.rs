@@ -9,6 +9,7 @@ pub(crate) mod change;
 mod convergence;
 mod credits;
 mod exposures;
+mod goodbyes;
 mod invariants;
 mod pipelines;
 mod shares;
@@ -27,6 +28,7 @@ use crate::coverage::Coverage;
 use crate::observer::backups::RepeatedTerms;
 use crate::observer::credits::ReportCredits;
 use crate::observer::exposures::SetListHistory;
+use crate::observer::goodbyes::AnsweredGoodbyes;
 use crate::observer::invariants::PreviousStep;
 use crate::observer::pipelines::ReportedStates;
 use crate::observer::shares::LoadBounds;
@@ -68,6 +70,8 @@ pub(crate) struct Observer {
     pub set_lists: SetListHistory,
     /// The welcomes that leaders have sent.
     pub credits: ReportCredits,
+    /// The agents that have left, as they were told.
+    pub goodbyes: AnsweredGoodbyes,
     /// The pod of which the leader's view is compared next.
     pub compared: usize,
     /// The states of pipelines that each replica has reported.

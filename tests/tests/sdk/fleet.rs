@@ -12,9 +12,9 @@ use leasehold_demo::journal::Journals;
 use leasehold_demo::records::{Write, compare, read_sink};
 use rustix::process::Signal;
 use serde_json::Value;
+use tests::answers;
 use tests::process::{Agent, Coordinator, Process, eventually};
 use tests::toolbox::{self, Missing};
-use tests::{answers, http};
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -109,11 +109,7 @@ impl Fleet {
 
     /// Begins a drain of a worker at its agent.
     pub(crate) fn drain(&self, index: usize) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let call = http::call(self.agents[index].api, "POST", "/v1/drain", "");
-        let (status, body) = runtime.block_on(call).expect("the agent answers");
-        assert_eq!(status, 200, "{body}");
+        self.agents[index].drain();
     }
 
     /// From here on no job ends.

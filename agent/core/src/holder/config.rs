@@ -30,7 +30,7 @@ pub struct Config {
     /// How long a drain may take; none if the coordinator decides.
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to record it, and to report it to a coordinator
-    /// that it cannot reach.
+    /// that answers. One that stays tries on after that, and its drain has ended meanwhile.
     pub goodbye_max: Duration,
     /// Whether it tries that although no coordinator can hold anything of it: `leave` is run for
     /// this report.

@@ -18,6 +18,17 @@ use crate::lease::Outstanding;
 /// The deadline of a drain if neither the agent's flags nor a coordinator has set one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
 
+/// What became of the report that the worker leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    /// No coordinator can count anything for the worker.
+    Needless,
+    /// No answer came in time.
+    Unanswered,
+    /// The worker has left; or it was sent to a coordinator that does not answer.
+    Answered,
+}
+
 impl<J: Journal> Holder<J> {
     /// Begins a drain that is asked for here. If one has begun, it is no longer ended by an order.
     pub fn drain(&mut self, now: Moment) {
@@ -145,9 +156,10 @@ impl<J: Journal> Holder<J> {
         let reported = self.left && !self.deferred.contains(&Record::Left);
         if reported && !mutation::on(Mutation::LeftStaysComplete) {
             self.begin_after_goodbye(now)?;
+            self.link.forget_goodbye();
         }
         self.write(&Record::DrainOver)?;
-        (self.left, self.drain_remembered) = (false, false);
+        (self.left, self.left_as, self.drain_remembered) = (false, None, false);
         (self.drain_ordered, self.drain_requested) = (false, false);
         // The pool was reported as not in effect: the coordinator must grant it again.
         if !mutation::on(Mutation::ResumedPool) {
@@ -190,7 +202,7 @@ impl<J: Journal> Holder<J> {
         match self.drain {
             // The newer agent handles the drain.
             _ if self.link.is_superseded() => {}
-            Drain::Working | Drain::Left => {}
+            Drain::Working => {}
             Drain::Draining { since, overdue } => {
                 let late = since + self.drain_deadline() <= now;
                 if late && !overdue && !self.streams.is_empty() {
@@ -209,7 +221,7 @@ impl<J: Journal> Holder<J> {
                     jobs_known && self.running() == 0 && in_effect == 0 && self.streams.is_empty();
                 let waits = self.config.stays_after_drain || self.config.ends_worker;
                 if empty && (idle || unknown) {
-                    self.leave(false);
+                    self.leave(Goodbye::Needless);
                 } else if empty || (late && !waits) {
                     self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };
                     self.report_leaving(now);
@@ -218,19 +230,51 @@ impl<J: Journal> Holder<J> {
                     self.effects.push_back(Effect::DrainOverdue { jobs_left: self.running() });
                 }
             }
-            Drain::Leaving { give_up } if give_up <= now => self.leave(false),
+            Drain::Leaving { give_up } if give_up <= now => self.leave(Goodbye::Unanswered),
             // The link may be live by now.
-            Drain::Leaving { .. } => self.report_leaving(now),
+            Drain::Leaving { .. } | Drain::Left => self.report_leaving(now),
         }
     }
 
-    /// Ends the drain; `reported` says whether a coordinator has received the report.
-    pub(super) fn leave(&mut self, reported: bool) {
+    /// Ends the drain. An agent that stays reports on until it has an answer: a leader may have
+    /// ended before it stored that the worker has left, and the next one would count its leases.
+    fn leave(&mut self, goodbye: Goodbye) {
         self.drain = Drain::Left;
         self.write_if_possible(&Record::DrainEnded);
         let jobs_left = self.running();
+        let reported = goodbye == Goodbye::Answered;
         self.effects.push_back(Effect::DrainEnded { jobs_left, reported });
-        self.stop_link();
+        if goodbye != Goodbye::Unanswered || !self.config.stays_after_drain {
+            self.stop_link();
+        }
+    }
+
+    /// The report of leaving was sent. Waits for the answer, if there will be one: not from a
+    /// coordinator of an earlier release, and not while anything is left.
+    pub(super) fn goodbye_sent(&mut self) {
+        let in_effect = self.count.map_or(0, |count| count.in_effect);
+        let holds_nothing = self.running() == 0 && in_effect == 0 && self.streams.is_empty();
+        let is_answered = self.link.goodbye_sent() && holds_nothing;
+        if !is_answered || mutation::on(Mutation::LeavesUnanswered) {
+            self.end_goodbye();
+        }
+    }
+
+    /// A coordinator says that the worker has left.
+    pub(super) fn goodbye_answered(&mut self, now: Moment) {
+        if self.link.is_goodbye_sent() {
+            self.end_goodbye();
+        } else {
+            self.protocol_violation("an answer to a goodbye that was not sent", now);
+        }
+    }
+
+    fn end_goodbye(&mut self) {
+        if self.drain == Drain::Left {
+            self.stop_link();
+        } else {
+            self.leave(Goodbye::Answered);
+        }
     }
 
     /// Releases leases that the worker has never seen, and so will never release. Documents reach a
@@ -252,14 +296,14 @@ impl<J: Journal> Holder<J> {
     /// Reports that the agent leaves, after recording it. If it cannot be recorded in time, nothing
     /// is reported: the leases count until the platform reports that the worker is gone.
     fn report_leaving(&mut self, now: Moment) {
-        if !self.link.is_live() {
+        if !self.link.is_live() || self.link.is_goodbye_sent() {
             return;
         }
         self.write_left();
         let _ = self.write_deferred();
         if self.may_report_leaving() {
             self.beat(now);
-            self.leave(true);
+            self.goodbye_sent();
         }
     }
 

@@ -29,6 +29,10 @@ impl<J: Journal> Holder<J> {
             return;
         }
         self.link.answered(grant.nonce);
+        if self.link.is_goodbye_sent() && !mutation::on(Mutation::TakesAfterGoodbye) {
+            self.ignore_after_goodbye(grant, now);
+            return;
+        }
         let repeated = grant.number <= self.link.applied;
         if repeated && !mutation::on(Mutation::ObeyLowerNumber) {
             if grant.snapshot && !self.link.is_live() {
@@ -48,6 +52,16 @@ impl<J: Journal> Holder<J> {
             Ok(changed) => self.applied(grant, changed, now),
             // The grant has no effect: the coordinator learns it from the next report.
             Err(_) => self.redial(Target::Next, now),
+        }
+    }
+
+    /// A grant that was sent before the coordinator had the report of leaving, or for that report.
+    /// The coordinator frees what it grants to an agent that leaves: nothing of it is taken.
+    fn ignore_after_goodbye(&mut self, grant: &Grant, now: Moment) {
+        if grant.snapshot && !self.link.is_live() {
+            self.link.set_live();
+            self.reset_attempts();
+            self.beat(now);
         }
     }
 

@@ -48,6 +48,15 @@ pub(super) struct Link {
     pub(super) applied: GrantNumber,
     /// A grant is missing, and a snapshot was requested.
     pub(super) gap: bool,
+    goodbye: LinkGoodbye,
+}
+
+/// The report of leaving, on the newest link.
+#[derive(Clone, Copy, Debug, Default)]
+struct LinkGoodbye {
+    /// The coordinator has said that it answers this report.
+    is_answered: bool,
+    is_sent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +87,7 @@ impl Link {
             reported_to: None,
             applied: GrantNumber(0),
             gap: false,
+            goodbye: LinkGoodbye::default(),
         }
     }
 
@@ -101,6 +111,22 @@ impl Link {
 
     pub(super) fn has_been_welcomed(&self) -> bool {
         self.welcomed
+    }
+
+    /// Whether the report of leaving was sent.
+    pub(super) fn is_goodbye_sent(&self) -> bool {
+        self.goodbye.is_sent
+    }
+
+    /// The report of leaving was sent. Returns whether the coordinator answers it.
+    pub(super) fn goodbye_sent(&mut self) -> bool {
+        self.goodbye.is_sent = true;
+        self.goodbye.is_answered
+    }
+
+    /// The journal was begun anew since the report of leaving.
+    pub(super) fn forget_goodbye(&mut self) {
+        self.goodbye = LinkGoodbye::default();
     }
 
     pub(super) fn set_live(&mut self) {
@@ -233,6 +259,10 @@ impl<J: Journal> Holder<J> {
         self.link.stage = Stage::Dialling;
         self.link.last_message_at = now;
         self.link.beat_at = Moment::NEVER;
+        if std::mem::take(&mut self.link.goodbye).is_sent {
+            self.left_as.get_or_insert(self.config.incarnation);
+            self.restart_journal_of_leaver(now);
+        }
         let (link, attempt) = (self.link.number, self.link.attempt);
         self.effects.push_back(Effect::Dial { link, target, attempt });
         self.link.attempt = attempt.saturating_add(1);
@@ -336,7 +366,8 @@ impl<J: Journal> Holder<J> {
         let _ = self.write_deferred();
         // A report lists everything that is held, so released leases are implied.
         self.released.clear();
-        if matches!(self.drain, Drain::Leaving { .. }) {
+        let leaves = matches!(self.drain, Drain::Leaving { .. } | Drain::Left);
+        if leaves {
             self.write_left();
         }
         let streams = self.streams.iter().map(|(stream, held)| HeldStream {
@@ -357,8 +388,8 @@ impl<J: Journal> Holder<J> {
             failure: self.reported_failure().cloned(),
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
-        if matches!(self.drain, Drain::Leaving { .. }) && self.may_report_leaving() {
-            self.leave(true);
+        if leaves && self.may_report_leaving() {
+            self.goodbye_sent();
         }
     }
 
@@ -367,7 +398,8 @@ impl<J: Journal> Holder<J> {
     fn memory(&self, terms: Terms, now: Moment) -> ReportedMemory {
         let old = now.since(self.begun) > terms.reserve;
         let knows_from = self.knows_from();
-        ReportedMemory { knows_from, aged: knows_from == Incarnation(0) || old }
+        let aged = knows_from == Incarnation(0) || old;
+        ReportedMemory { knows_from, aged, left: self.left_as }
     }
 
     /// The first incarnation for which the journal is complete.
@@ -381,6 +413,9 @@ impl<J: Journal> Holder<J> {
 
     fn refused(&mut self, refusal: Refusal, now: Moment) {
         let Refusal { reason, message } = refusal;
+        if reason == RefusalReason::Left {
+            return self.goodbye_answered(now);
+        }
         self.notice(Notice::Refused(reason.clone(), message));
         match reason {
             RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
@@ -402,7 +437,8 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::GoAway
             | RefusalReason::EpochAhead
             | RefusalReason::NameTaken
-            | RefusalReason::OtherCell => self.redial(Target::Next, now),
+            | RefusalReason::OtherCell
+            | RefusalReason::Left => self.redial(Target::Next, now),
         }
     }
 

@@ -31,5 +31,6 @@ fn faults_change_their_scenarios() {
         (Mutation::JobBeforeOwed, "job_ids"),
         (Mutation::LowerTermTold, "term_lower"),
         (Mutation::OtherCellObeyed, "cell"),
+        (Mutation::LeavesUnanswered, "goodbye"),
     ]);
 }

@@ -44,12 +44,14 @@ open
     the link opens: `open`
 closed
     the link breaks: `closed`
-welcome EPOCH [term=N] [cell=N] [ttl=TIME]
-    the coordinator admits the agent: its epoch, term and cell, and how long leases last (10s):
-    `welcome 5 term=2`
+welcome EPOCH [term=N] [cell=N] [ttl=TIME] [answers]
+    the coordinator admits the agent: its epoch, term and cell, how long leases last (10s), and
+    whether it answers the report of leaving: `welcome 5 term=2`
 refuse leader|newer ADDRESS|INCARNATION
     the coordinator refuses the agent, and names the leader or a newer incarnation:
     `refuse leader 10.0.0.2:7400`
+left
+    the coordinator says that the worker has left: `left`
 grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [pool=TOKEN:SIZE] [newer=GENERATION] \
 [ttl=TIME] [STREAM…]
     the coordinator grants: NONCE is the newest beat that it has; `snapshot` lists all that the
@@ -170,6 +172,10 @@ impl HolderScenario {
             "closed" => self.holder.handle_closed(self.link, "cut", now),
             "welcome" => self.take(welcome(words)),
             "refuse" => self.take(refusal(words)),
+            "left" => {
+                let (reason, message) = (RefusalReason::Left, String::new());
+                self.take(CoordinatorMessage::Refusal(Refusal { reason, message }));
+            }
             "grant" => self.take(grant(words)),
             "drain" => self.holder.drain(now),
             "fail" => {
@@ -245,6 +251,7 @@ fn welcome(words: &mut Words) -> CoordinatorMessage {
         epoch: Epoch(words.parse("EPOCH")),
         term: TermId(words.parse_value("term").unwrap_or(0)),
         cell: words.parse_value("cell").map(CellId),
+        answers_goodbye: words.flag("answers"),
         terms: terms(words),
     })
 }

@@ -18,6 +18,7 @@ mod drains;
 mod epoch_ahead;
 mod explain;
 mod facts;
+mod goodbyes;
 mod grant_composer;
 mod grant_rules;
 mod grants;
@@ -62,6 +63,7 @@ use crate::observed::Worker;
 use clusters::Clusters;
 use epoch_ahead::{EpochAhead, TermQuery};
 use facts::Facts;
+use goodbyes::Goodbyes;
 use outgoing::Outgoing;
 use pending_frees::PendingFrees;
 use pipelines::Pipelines;
@@ -90,6 +92,7 @@ pub(super) struct Leader {
     clusters: Clusters,
     pipelines: Pipelines,
     sessions: Sessions,
+    goodbyes: Goodbyes,
     unreadable: UnreadableNamespaces,
     epoch_ahead: EpochAhead,
     timers: Timers,
@@ -148,6 +151,7 @@ impl Leader {
             clusters: Clusters::default(),
             pipelines: Pipelines::default(),
             sessions: Sessions::default(),
+            goodbyes: Goodbyes::default(),
             unreadable: UnreadableNamespaces::new(elected.unreadable.clone()),
             epoch_ahead: EpochAhead::default(),
             timers,
@@ -298,9 +302,9 @@ impl Leader {
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
     pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<ReplicaState> {
-        let Self { mut replica, ledger, sessions, sliced_tasks, plans, .. } = *self;
+        let Self { mut replica, ledger, sessions, goodbyes, sliced_tasks, plans, .. } = *self;
         let epoch = ledger.epoch();
-        for conn in sessions.into_conns() {
+        for conn in sessions.into_conns().chain(goodbyes.into_conns()) {
             let reason = RefusalReason::NotLeader(leader.clone());
             replica.refuse(conn, reason, "this replica no longer leads".into());
         }

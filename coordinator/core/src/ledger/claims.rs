@@ -60,6 +60,8 @@ pub(crate) struct AbsentClaims {
     pub(crate) incarnation: Incarnation,
     /// The agent's journal covers everything from this agent on.
     pub(crate) knows_from: Incarnation,
+    /// Nothing is left of this earlier one.
+    pub(crate) left: Option<Incarnation>,
     /// Earlier agents' leases may last until then.
     pub(crate) orphans_end: Moment,
 }
@@ -144,6 +146,7 @@ impl Ledger {
         let own = |claim: &Claim| {
             claim.incarnation == incarnation
                 || claim.incarnation >= absent.knows_from
+                || Some(claim.incarnation) == absent.left
                 || faults::new_incarnation_frees()
         };
         let is_absent = |claim: &Claim| claim.listed_in != Some(absent.report);

@@ -61,11 +61,11 @@ hello CONN WORKER [cluster=CLUSTER] [inc=INCARNATION] [link=N] [seen=EPOCH] [ter
     obeyed, its worker's generation (0), its identity and address, from which incarnation on its
     journal is complete (0: all), and whether it takes the name over:
     `hello 2 w1 inc=9 link=1 id=8 knows=9`
-report CONN [NONCE] [knows=INCARNATION] [aged=yes] [pool=TOKEN:SIZE[/GRANTED[/FLOOR]]] \
-[run=JOBS] [streams=STREAM:TOKEN,…] [drain=PHASE]
-    an agent reports what it holds; the journal is aged unless `knows` stands alone; sizes and jobs
-    are 0 if left out, and `?` jobs are unknown; PHASE is draining, leaving or failing:
-    `report 1 7 pool=1.1:1 run=1`
+report CONN [NONCE] [knows=INCARNATION] [aged=yes] [left=INCARNATION] \
+[pool=TOKEN:SIZE[/GRANTED[/FLOOR]]] [run=JOBS] [streams=STREAM:TOKEN,…] [drain=PHASE]
+    an agent reports what it holds; the journal is aged unless `knows` stands alone; it has said
+    goodbye before, as `left`; sizes and jobs are 0 if left out, and `?` jobs are unknown; PHASE is
+    draining, leaving or failing: `report 1 7 pool=1.1:1 run=1`
 beat CONN NONCE applied=NUMBER [pool=TOKEN:SIZE[/GRANTED[/FLOOR]]] [run=JOBS] \
 [released=STREAM:TOKEN,…] [drain=PHASE]
     an agent sends a beat: the newest grant that it has applied, and the streams that it gives
@@ -305,11 +305,12 @@ impl CoreScenario {
         let nonce = words.next_if_any("NONCE").map_or(1, |nonce| nonce.parse().expect("a nonce"));
         let knows_from = words.parse_value("knows").map(Incarnation);
         let aged = words.is("aged", "yes") || knows_from.is_none();
+        let left = words.parse_value("left").map(Incarnation);
         let (drain, failure) = drain(words);
         let report = Report {
             epoch: self.epoch,
             nonce: Nonce(nonce),
-            memory: ReportedMemory { knows_from: knows_from.unwrap_or_default(), aged },
+            memory: ReportedMemory { knows_from: knows_from.unwrap_or_default(), aged, left },
             pool: words.value("pool").map(pool),
             streams: words.list("streams").into_iter().map(stream_token).map(held).collect(),
             jobs: jobs(words),
@@ -384,6 +385,9 @@ impl CoreScenario {
             Effect::Send { conn, .. } => self.handle(Event::Sent(conn)),
             Effect::Order { order: Order::Register(workers), .. } => {
                 self.handle(Event::Registered(workers));
+            }
+            Effect::Order { order: Order::Unregister(workers), .. } => {
+                self.handle(Event::Unregistered(workers));
             }
             Effect::Order { order: Order::Confirm, .. } if !self.confirms => {
                 self.confirming = Some(self.now);

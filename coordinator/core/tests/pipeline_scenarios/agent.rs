@@ -119,6 +119,7 @@ impl Agent {
             memory: ReportedMemory {
                 knows_from: Incarnation(self.knows_from),
                 aged: self.knows_from == 0,
+                left: None,
             },
             streams: held.collect(),
             drain: self.drain,

@@ -417,6 +417,9 @@ impl PipelineScenario {
             Effect::Order { order: Order::Register(workers), .. } => {
                 vec![Event::Registered(workers)]
             }
+            Effect::Order { order: Order::Unregister(workers), .. } => {
+                vec![Event::Unregistered(workers)]
+            }
             Effect::Order { order: Order::Confirm, .. } => {
                 let until = self.now + Duration::from_secs(3600);
                 vec![Event::Renewed(Renewed { epoch: self.epoch, sent_at: self.now, until })]

@@ -92,6 +92,7 @@ impl ClusterChanges {
             | Event::Renewed(_)
             | Event::TermStands { .. }
             | Event::Registered(_)
+            | Event::Unregistered(_)
             | Event::Avoid(_)
             | Event::Wake => {}
         }

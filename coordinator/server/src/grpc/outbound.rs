@@ -329,7 +329,13 @@ mod tests {
     fn welcome() -> Box<CoordinatorMessage> {
         let CoordinatorMessage::Grant(grant) = *grant(7) else { unreachable!("it is a grant") };
         let (epoch, terms) = (grant.epoch, grant.terms);
-        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, term: TermId(0), cell: None, terms }))
+        Box::new(CoordinatorMessage::Welcome(Welcome {
+            epoch,
+            term: TermId(0),
+            cell: None,
+            answers_goodbye: false,
+            terms,
+        }))
     }
 
     #[tokio::test]

@@ -143,8 +143,10 @@ fn reason(reason: leasehold_proto::coordinator::v1::RefusalReason) -> &'static s
         Reason::Unauthorized => "refused: UNAUTHORIZED",
         Reason::GoAway => "refused: GO_AWAY",
         Reason::NameTaken => "refused: NAME_TAKEN",
-        Reason::Unspecified | Reason::Protocol | Reason::EpochAhead | Reason::OtherCell => {
-            "refused for another reason"
-        }
+        Reason::Unspecified
+        | Reason::Protocol
+        | Reason::EpochAhead
+        | Reason::OtherCell
+        | Reason::Left => "refused for another reason",
     }
 }

@@ -166,6 +166,9 @@ impl Checks<'_> {
     /// S11: an agent has stored what it sends.
     pub(crate) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
         self.observe_hello(pod, message);
+        if matches!(message, AgentMessage::Hello(_)) {
+            self.note_back(pod);
+        }
         let disk = self.view.pods[pod].disk.borrow();
         let memory = &disk.memory;
         let wrong = match message {

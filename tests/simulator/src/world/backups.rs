@@ -61,6 +61,7 @@ impl World {
         if part.has_terms() {
             self.checks().terms_restored();
         }
+        self.checks().entries_restored();
         self.back_up_later();
     }
 

@@ -49,7 +49,7 @@ impl World {
         let ttl = self.profile.ttl;
         let terms = Terms { ttl, beat: ttl / 3, reserve: ttl * 2, drain_deadline: ttl * 10 };
         let term = TermId(OTHER.0 as u64);
-        let welcome = Welcome { epoch, term, cell: Some(OTHER), terms };
+        let welcome = Welcome { epoch, term, cell: Some(OTHER), answers_goodbye: true, terms };
         self.agent_call(pod, |holder, now| {
             holder.handle_open(number, now);
             holder.handle_message(number, CoordinatorMessage::Welcome(welcome), now);

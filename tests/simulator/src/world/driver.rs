@@ -38,6 +38,7 @@ impl World {
             | Event::Deposed { .. }
             | Event::TermStands { .. }
             | Event::Registered(_)
+            | Event::Unregistered(_)
             | Event::Removed(_)
             | Event::Avoid(_)
             | Event::Gone(_) => driver.platform.push_back(event),
@@ -168,6 +169,9 @@ impl World {
         self.checks().note_core_event(replica, &event);
         if let Event::Hello(conn, hello, _) = &event {
             self.checks().note_known_term(replica, conn.0 as usize, hello);
+        }
+        if let Event::Elected(elected) = &event {
+            self.checks().check_entries_read(replica, elected);
         }
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_mut() else { return 0 };

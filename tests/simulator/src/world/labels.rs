@@ -84,6 +84,7 @@ pub(crate) fn of_message(message: &CoordinatorMessage) -> &'static str {
             RefusalReason::EpochAhead => "refused: epoch ahead",
             RefusalReason::NameTaken => "refused: name taken",
             RefusalReason::OtherCell => "refused: other cell",
+            RefusalReason::Left => "goodbye answered",
         },
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use leasehold_agent_core::{
     Config, Effect, Holder, INCARNATION_OFFSET_MAX, Notice, SNAPSHOT_NOT_ABOVE,
 };
-use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment};
 
 use crate::observer::BeforeMessage;
@@ -229,8 +229,14 @@ impl World {
             }
             Effect::LeaseRenewed => {}
             Effect::LeaseChanged => self.tick_soon(pod),
-            Effect::DrainEnded { jobs_left, .. } => {
+            Effect::DrainEnded { jobs_left, reported } => {
                 self.coverage.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
+                let agent = self.pods[pod].agent.as_ref().expect("it has effects");
+                let left = agent.holder.outstanding();
+                let holds_nothing = left.jobs == Some(0) && left.in_effect == 0;
+                if reported && holds_nothing && left.streams + left.shares == 0 {
+                    self.checks().note_left(pod);
+                }
                 self.leave(pod);
             }
             Effect::Resumed => {
@@ -378,6 +384,13 @@ impl World {
         self.trace.say(self.t, || format!("        p{pod} <- {number:?} {message:?}"));
         let before = self.checks().before_message(pod, link, &message);
         let told = message.clone();
+        let is_left = matches!(&message, CoordinatorMessage::Refusal(refusal)
+            if refusal.reason == RefusalReason::Left);
+        let agent = self.pods[pod].agent.as_ref().filter(|_| self.pods[pod].left);
+        if is_left && agent.is_some_and(|agent| agent.link == Some(link)) {
+            self.coverage.hit("goodbye answered after the drain");
+            self.checks().note_left(pod);
+        }
         self.agent_call(pod, |holder, now| holder.handle_message(number, told, now));
         self.note_applied(pod, link, &before);
         self.checks().observe_message(pod, link, &message, &before);

@@ -10,7 +10,7 @@ use crate::journal::{Journal, Record};
 
 impl<J: Journal> Holder<J> {
     pub(super) fn welcome(&mut self, welcome: Welcome, now: Moment) {
-        let Welcome { epoch, term, cell, terms } = welcome;
+        let Welcome { epoch, term, cell, answers_goodbye, terms } = welcome;
         if let (Some(own), Some(other)) = (self.cell, cell)
             && own != other
             && !mutation::on(Mutation::OtherCellObeyed)
@@ -63,6 +63,7 @@ impl<J: Journal> Holder<J> {
         self.terms = Some(terms);
         self.link.welcomed = true;
         self.link.stage = Stage::Reported;
+        self.link.goodbye.is_answered = answers_goodbye;
         self.link.reported_to = Some((epoch, term));
         self.notice(Notice::Welcomed(epoch));
         self.report(terms, now);

@@ -24,6 +24,8 @@ pub(super) struct Adoption {
     /// When it arrived.
     at: Moment,
     begun: AdoptionStart,
+    /// The agent has said goodbye before, under this number, and what the worker may hold was its.
+    left: Option<Incarnation>,
     /// How many of its streams are adopted.
     adopted: usize,
     /// How many of the account's claims it lists, in the part that is adopted.
@@ -55,12 +57,19 @@ pub(super) struct AdoptedAccount {
 
 impl Adoption {
     /// The adoption of a report that arrived at `at`, before its first slice.
-    pub(super) fn new(key: WorkerKey, report: Report, begun: AdoptionStart, at: Moment) -> Self {
+    pub(super) fn new(
+        key: WorkerKey,
+        report: Report,
+        begun: AdoptionStart,
+        left: Option<Incarnation>,
+        at: Moment,
+    ) -> Self {
         Self {
             key,
             report,
             at,
             begun,
+            left,
             adopted: 0,
             listed: 0,
             compared: None,
@@ -138,6 +147,7 @@ impl Adoption {
         let absent = AbsentClaims {
             incarnation,
             knows_from: self.report.memory.knows_from,
+            left: self.left,
             report: self.begun.report,
             orphans_end: if ends_at_once { Moment::default() } else { self.begun.old_end },
         };
@@ -163,7 +173,7 @@ impl Adoption {
             None => memory.knows_from == Incarnation(0),
         };
         let covers_earlier = match earlier {
-            Some(earlier) => memory.knows_from <= earlier,
+            Some(earlier) => memory.knows_from <= earlier || self.left == Some(earlier),
             None => is_covered || memory.aged,
         };
         let reports_anew = account.incarnation() != Some(incarnation);

@@ -49,6 +49,9 @@ impl Leader {
     /// Acts on a report that is adopted.
     pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
         self.replica.notice(Notice::Joined(key.clone()));
+        if self.check_left(key, now) {
+            return;
+        }
         self.register_if_needed(key);
         self.schedule_silence_check(key);
         self.outgoing.mark(key.clone());
@@ -59,7 +62,6 @@ impl Leader {
             .get(&key.cluster)
             .map_or(Duration::ZERO, |cluster| cluster.spec().ttl / 2);
         self.timers.set(now + patience, Timer::Unserved(conn));
-        self.check_left(key, now);
     }
 
     pub(in crate::core) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {

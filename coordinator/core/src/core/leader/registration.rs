@@ -22,6 +22,7 @@ impl Leader {
             }
             account.entry_mut().written(exposure);
             drop(account);
+            self.entry_is_removed(&key);
             self.register_if_needed(&key);
             if key.worker.is_former() {
                 self.update_entry_of_name(&key.present());

@@ -27,12 +27,15 @@ impl Leader {
         let ttl =
             self.clusters.get(&key.cluster).map_or(Duration::ZERO, |cluster| cluster.spec().ttl);
         let Some(worker) = self.observed(key) else { return };
-        let incarnation = worker.incarnation();
+        let (incarnation, agent) = (worker.incarnation(), worker.occupant().agent());
         let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
-        let streams = self.ledger.account(key).map_or(0, |account| account.streams().len());
+        let account = self.ledger.account(key);
+        let left =
+            account.and_then(|account| account.entry().exposure().left_as(agent, report.memory));
+        let streams = account.map_or(0, |account| account.streams().len());
         let most = STEP.min(self.replica.config().slice as usize / 4);
         let is_short = report.streams.len() + streams <= most;
-        self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, at));
+        self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, left, at));
         if is_short {
             while self.adopt_slice(conn, usize::MAX).is_some() {}
         } else {

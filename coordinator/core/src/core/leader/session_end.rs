@@ -26,7 +26,7 @@ impl Leader {
     }
 
     pub(in crate::core) fn closed(&mut self, conn: ConnId) {
-        let Some(key) = self.forget_conn(conn) else { return };
+        let Some(key) = self.forget_conn(conn) else { return self.goodbyes.end(conn) };
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
         worker.end_session();
@@ -81,15 +81,15 @@ impl Leader {
     }
 
     /// Forgets a worker that has left, once nothing can be outstanding for it: neither leases that
-    /// its agent reported nor unreported leases of an earlier agent.
-    pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(worker) = self.observed(key) else { return };
+    /// its agent reported nor unreported leases of an earlier agent. Returns whether it has.
+    pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) -> bool {
+        let Some(worker) = self.observed(key) else { return false };
         let heard = worker.session().is_none_or(Session::has_reported);
         let left = worker.drain().phase() == DrainPhase::Leaving && worker.has_reported() && heard;
         let conn = worker.session().map(Session::conn);
         let unreported = self.ledger.unreported().until(key);
         if unreported.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnreported) {
-            return;
+            return false;
         }
         let account = self.ledger.account(key);
         let empty = account.is_some_and(|account| {
@@ -101,13 +101,44 @@ impl Leader {
         if left && empty {
             if let Some(conn) = conn {
                 self.forget_conn(conn);
-                self.replica.close(conn);
+                self.begin_goodbye(key, conn);
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.end_session();
             }
             self.gone(key, now);
         }
+        left && empty
+    }
+
+    /// The worker's agent has left, and is answered once its entry is removed.
+    fn begin_goodbye(&mut self, key: &WorkerKey, conn: ConnId) {
+        if mutation::on(Mutation::GoodbyeAnsweredEarly) {
+            return self.answer_goodbye(key, conn);
+        }
+        // Its agent dials again, or another one has the name.
+        if let Some(earlier) = self.goodbyes.begin(key.clone(), conn) {
+            self.replica.close(earlier);
+        }
+    }
+
+    /// The platform has removed these workers' entries, and leadership was confirmed after that.
+    pub(in crate::core) fn unregistered(&mut self, workers: Vec<WorkerKey>) {
+        for key in workers {
+            self.entry_is_removed(&key);
+        }
+    }
+
+    /// The store has no entry of an agent that said goodbye: it was removed, or that of another
+    /// agent of the name was written in its place.
+    pub(super) fn entry_is_removed(&mut self, key: &WorkerKey) {
+        if let Some(conn) = self.goodbyes.take(key) {
+            self.answer_goodbye(key, conn);
+        }
+    }
+
+    fn answer_goodbye(&mut self, key: &WorkerKey, conn: ConnId) {
+        self.replica.refuse(conn, RefusalReason::Left, format!("worker {key} has left"));
     }
 
     pub(super) fn disconnect_offender(

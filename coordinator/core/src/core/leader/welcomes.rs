@@ -67,7 +67,7 @@ impl Leader {
         session.welcome_sent();
         self.sessions.welcome(conn, now + CREDIT_MAX);
         let (term, cell) = (self.term, self.cell);
-        let message = CoordinatorMessage::Welcome(Welcome { epoch, term, cell, terms });
-        self.replica.send(conn, message);
+        let welcome = Welcome { epoch, term, cell, answers_goodbye: true, terms };
+        self.replica.send(conn, CoordinatorMessage::Welcome(welcome));
     }
 }
