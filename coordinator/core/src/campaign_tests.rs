@@ -142,6 +142,32 @@ fn a_strike_cancels_a_pending_answer() {
     assert_eq!(said, [enter(0, 1), enter(1, 2)], "the fault shows here");
 }
 
+fn unregistered(lead: &mut Lead) -> Vec<WorkerKey> {
+    let events = std::iter::from_fn(|| lead.poll_event());
+    let said = events.filter_map(|event| match event {
+        Event::Unregistered(said) => Some(said),
+        _ => None,
+    });
+    said.flatten().collect()
+}
+
+/// A worker is told that it has left once no successor can have read its entry.
+#[test]
+fn a_removal_is_answered_after_a_renewal_that_was_sent_after_it() {
+    let mut lead = leader();
+    lead.order(lead.epoch(), Order::Confirm, seconds(2));
+    lead.order(lead.epoch(), Order::Unregister(vec![key(0), key(1)]), seconds(2));
+    let changes = batch(&mut lead);
+    lead.wrote(done(changes, EntryOutcome::Done), seconds(3));
+    lead.renewed(RenewalOutcome::Leads, seconds(2), seconds(3));
+    assert_eq!(unregistered(&mut lead), [], "a successor may have listed between the two");
+    assert_eq!(requests(&mut lead), [StoreRequest::Renew]);
+    // The next agent of the name is registered instead: its answer stands for both.
+    lead.order(lead.epoch(), Order::Register(vec![enter(1, 2)]), seconds(3));
+    lead.renewed(RenewalOutcome::Leads, seconds(3), seconds(4));
+    assert_eq!(unregistered(&mut lead), [key(0)]);
+}
+
 #[test]
 fn writes_that_take_long_delay_no_renewal() {
     let mut lead = leader();

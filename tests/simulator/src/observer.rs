@@ -58,6 +58,8 @@ pub(crate) struct Observer {
     pub streams_changed: BTreeSet<StreamKey>,
     /// Streams that agents gave up since then, as their time was over.
     pub streams_expired: BTreeSet<StreamKey>,
+    /// Workers that were lost since then.
+    pub lost: BTreeSet<WorkerKey>,
     /// The pool sizes before the failover of the liveness phase, if that is the one change.
     pub slots_before: BTreeMap<usize, u32>,
     /// Smaller sizes that were granted since then.
@@ -159,6 +161,7 @@ impl Checks<'_> {
             self.check_given_up(replica, worker);
         }
         if let Notice::Lost(worker) = notice {
+            self.observer.lost.insert(worker.clone());
             self.check_lost(replica, worker);
         }
         let Some((_, epoch)) = leads else { return };

@@ -50,7 +50,7 @@ impl Driver {
     }
 
     /// Whether the agent has disconnected since it sent this, and will send it again when it
-    /// reconnects. A report of an agent that leaves is sent only once.
+    /// reconnects. An agent may report only once that it leaves.
     fn will_be_resent(&self, conn: ConnId, message: &AgentMessage) -> bool {
         let is_repeated = match message {
             AgentMessage::Hello(_) => true,

@@ -198,6 +198,11 @@ impl Checks<'_> {
                 }
                 self.check_slots_kept(change);
             }
+            // Its first entry was written so late that its leader gave it up meanwhile: it joined
+            // twice.
+            ChangeKind::Join(pod) if self.observer.lost.contains(&self.view.pods[pod].key) => {
+                self.coverage.hit("a worker that joined was lost");
+            }
             ChangeKind::Join(pod) => {
                 self.coverage.hit("checked: a join moves the fewest");
                 let (shares, moved) = split_shares(moved);

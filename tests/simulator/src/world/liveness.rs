@@ -235,6 +235,7 @@ impl World {
         let mut ended = BTreeMap::new();
         self.observer.streams_changed.clear();
         self.observer.streams_expired.clear();
+        self.observer.lost.clear();
         let mut waiting = self.view().waiting_pipelines();
         let mut fits_beside = false;
         // With pipelines, a loss is more likely: it shows how they heal.
