@@ -101,8 +101,8 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     assert_eq!(workers, "No workers.\n");
 }
 
-/// A leader that hangs hears no goodbye. The agent stays beside its worker, so it says goodbye to the
-/// next leader, which gives the worker's slots to another one.
+/// A leader that hangs hears no goodbye. The agent stays beside its worker, so it says goodbye to
+/// the next leader, which gives the worker's slots to another one.
 #[test]
 fn a_drained_sidecar_tells_the_next_leader_that_its_worker_has_left() {
     let manifest = "\

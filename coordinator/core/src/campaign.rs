@@ -6,7 +6,7 @@
 //! Renewals and writes do not wait for each other. Invariant: a change is answered only after a
 //! renewal that was sent after it was written. So every successor finds the entry in the store, or
 //! this leader has granted nothing under it; and no successor finds an entry whose removal was
-//! answered.
+//! answered, unless a leader that was deposed before has written it late.
 
 mod changes;
 mod entry;

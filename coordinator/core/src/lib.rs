@@ -87,6 +87,8 @@
 //!
 //! * `leader::sessions`: connections, places among the welcomes, reports in progress. Answers who
 //!   is welcomed next, and what a session leaves when it ends.
+//! * `leader::goodbyes`: connections of agents that have left. Answers which is told so once an
+//!   entry is removed. Invariant: no successor finds an entry of an agent that was told.
 //! * `leader::epoch_ahead`: agents that remember a later term. Answers with refusals and notices,
 //!   and when to ask the store.
 //! * `leader::unreadable`: namespaces whose stored entries could not be read at the election.

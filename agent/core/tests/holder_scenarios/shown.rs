@@ -4,9 +4,9 @@
 //!   `hang up LINK` ends the link
 //! * `hello inc=INCARNATION link=LINK seen=EPOCH`, with `term=` and `cell=` if they are stored, and
 //!   `at=` the worker's address
-//! * `report NONCE knows=INCARNATION aged left=INCARNATION …`: from which incarnation on the journal
-//!   is complete (0: all), whether it is old enough to count, and under which one the agent has said
-//!   goodbye before
+//! * `report NONCE knows=INCARNATION aged left=INCARNATION …`: from which incarnation on the
+//!   journal is complete (0: all), whether it is old enough to count, and under which one the
+//!   agent has said goodbye before
 //! * `beat NONCE applied=NUMBER … PHASE`: the newest grant that it has applied, and how far a drain
 //!   has come; `gap` at the end asks for a snapshot
 //! * in both, what it holds: `run=JOBS`, `?` if unknown; `pool=TOKEN:SIZE`; in a report

@@ -205,7 +205,13 @@ impl World {
         let outcome =
             |written| Some(LeadAnswer::Wrote(vec![(commit.attempt.change.clone(), written)]));
         let before = self.store.written_by(commit.attempt.change.key());
+        let node = &self.replicas[replica];
+        // The process that would try again has given up or died.
+        let given_up = node.run != run || !node.election.asked.contains_key(&commit.number);
         if self.store.commit(commit) {
+            if given_up {
+                self.checks().note_late_write(commit.attempt.change.key());
+            }
             self.checks().check_replaced(commit, before);
             self.store.note_written(commit.epoch, [&commit.attempt], self.t);
             let corrupts = self.network.full.is_none() && self.quiet_since.is_none();
@@ -215,9 +221,7 @@ impl World {
             return outcome(EntryOutcome::Done);
         }
         self.coverage.hit("entry written by others meanwhile");
-        let node = &self.replicas[replica];
-        if node.run != run || !node.election.asked.contains_key(&commit.number) {
-            // The process that would try again has given up or died.
+        if given_up {
             return None;
         }
         if commit.conflicts + 1 == TRIES_MAX {

@@ -2,7 +2,7 @@
 //! for them.
 //!
 //! Invariant: a goodbye is answered only when no successor of this leader can find an entry of the
-//! agent, so an agent that has no answer reports again, to that successor.
+//! agent that this leader has written. An agent without an answer reports again, to that successor.
 
 use std::collections::BTreeMap;
 

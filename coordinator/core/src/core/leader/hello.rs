@@ -83,6 +83,7 @@ impl Leader {
             }
             return Err(refusal);
         }
+        self.goodbyes.end(conn);
         self.pass_name(hello, key, now);
         self.epoch_ahead.forget(key);
         self.replace_session(conn, hello, key, now);
