@@ -94,6 +94,24 @@ impl Prometheus {
             .find(|alert| alert["labels"]["alertname"] == name && alert["state"] == "firing")
     }
 
+    /// The series that an expression gives now.
+    ///
+    /// # Errors
+    /// What Prometheus says of an expression that it refuses.
+    pub fn query(&self, expression: &str) -> Result<Vec<Value>, String> {
+        let mut escaped = String::new();
+        for byte in expression.bytes() {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+        let answer = get(self.address, &format!("/api/v1/query?query={escaped}"));
+        let (_, body) = answer.ok_or("no answer")?;
+        let answer: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
+        match answer["error"].as_str() {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default()),
+        }
+    }
+
     /// The newest value of the only series with this name, as Prometheus writes it.
     #[must_use]
     pub fn value(&self, metric: &str) -> Option<String> {

@@ -111,7 +111,7 @@ fn every_relative_link_points_to_a_file() {
     let mut waiting = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|file| toolbox::root().join(file))
         .to_vec();
-    for folder in ["docs", "docs/adapters", "docs/adr"] {
+    for folder in ["docs", "docs/adapters", "docs/adr", "docs/runbooks"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
     }

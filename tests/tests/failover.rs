@@ -125,7 +125,9 @@ spec: {maxJobs: 2, maxJobsPerWorker: 2, lease: {ttl: 10s}}
     leaver.drain();
     eventually("the next leader", || leads(second.http, begun + 1));
     eventually("the slots at the other worker", || (size(&other)? == 2).then_some(()));
-    let workers = CommandLine(&first).line(&format!("workers --coordinator {}", second.grpc));
+    // The one that hangs is asked first.
+    let both = format!("workers --coordinator {},{}", first.grpc, second.grpc);
+    let workers = CommandLine(&first).line(&both);
     assert!(workers.contains("w-1") && !workers.contains("w-0"), "{workers}");
 }
 

@@ -1,5 +1,8 @@
 //! The shipped alerts and both programs' metrics, read by a real Prometheus.
 
+#[path = "prometheus/dashboards.rs"]
+mod dashboards;
+
 use std::path::Path;
 use std::process::Output;
 
@@ -62,6 +65,30 @@ fn an_alert_that_does_not_fire_in_its_situation_is_found() {
     let Some(output) = judge(folder.path()) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("LeaseholdHasNoLeader"), "{said}");
+}
+
+/// Each alert names its page, and each page its alert.
+#[test]
+fn every_alert_has_a_runbook() {
+    let folder = toolbox::root().join("docs/runbooks");
+    let mut alerts = alerts();
+    let rules = tempfile::tempdir().expect("a folder");
+    write_rules(rules.path(), |rule| {
+        let name = rule["alert"].as_str().expect("an alert").to_owned();
+        assert_eq!(rule["annotations"]["runbook"], format!("docs/runbooks/{name}.md"), "{name}");
+    });
+    let pages = std::fs::read_dir(&folder).expect("pages").map(|page| page.expect("an entry"));
+    let names = pages.map(|page| page.file_name().display().to_string());
+    let mut pages: Vec<_> =
+        names.filter_map(|name| name.strip_suffix(".md").map(str::to_owned)).collect();
+    pages.retain(|name| name != "README");
+    alerts.sort();
+    pages.sort();
+    assert_eq!(pages, alerts);
+    let index = std::fs::read_to_string(folder.join("README.md")).expect("an index");
+    for name in alerts {
+        assert!(index.contains(&format!("({name}.md)")), "the index lacks {name}");
+    }
 }
 
 /// The alerts of this test wait for no time: how long each waits is in the situations.

@@ -266,8 +266,9 @@ impl Coordinator {
         call: impl AsyncFn(Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         let begun = Instant::now();
-        let mut has_said = false;
+        let (mut has_said, mut asked) = (false, 0);
         loop {
+            asked += 1;
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(self.client())).await;
             let status = match answer {
                 Ok(Ok(answer)) => {
@@ -283,7 +284,9 @@ impl Coordinator {
                 ),
             };
             let patience = self.patience(&status);
-            let is_over = begun.elapsed() >= patience;
+            // One that hangs is noticed late: the others are asked, however long that took.
+            let others = patience > Duration::ZERO && asked < self.addresses().len();
+            let is_over = begun.elapsed() >= patience && !others;
             match (is_over, patience == FAILOVER_MAX) {
                 (true, true) => return Err(self.no_leader(&status).await),
                 (true, false) => return Err(self.explained(&status)),

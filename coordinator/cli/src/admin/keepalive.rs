@@ -6,7 +6,7 @@ use tonic::transport::Endpoint;
 
 /// Between two looks whether a coordinator that says nothing still answers, and how long that may
 /// take.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Ends a connection on which nothing comes any more, though it is open: of a coordinator that
 /// hangs, or one whose host is gone. A watch would hear nothing on it for ever.
