@@ -1,0 +1,16 @@
+# Helm, built from its Go module: the tests render the chart of deploy/helm with it.
+
+# shellcheck source=/dev/null
+source "$here/go_binaries.sh"
+
+helm_binaries=(
+    "helm helm helm.sh/helm/v4/cmd/helm 2 to 4 minutes"
+)
+
+# helm_flags: none for the linker.
+helm_flags() { :; }
+
+install_helm() {
+    go_install helm "$(key "$here"/helm/go.{mod,sum})" "the tests'" helm_flags \
+        "${helm_binaries[@]}" || true
+}
