@@ -4,7 +4,7 @@
 source "$here/go_binaries.sh"
 
 helm_binaries=(
-    "helm helm helm.sh/helm/v4/cmd/helm 2 to 4 minutes"
+    "helm helm helm.sh/helm/v4/cmd/helm 3 to 5 minutes"
 )
 
 # helm_flags: none for the linker.

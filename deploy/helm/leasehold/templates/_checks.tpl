@@ -1,0 +1,61 @@
+{{/* Refuses values that are right each by itself, but not together or not in this cluster. */}}
+{{- define "leasehold.checks" -}}
+{{- $values := .Values }}
+{{- $own := .Release.Namespace }}
+
+{{- if has $own (list "default" "kube-system") }}
+{{- printf "the release's namespace is %q: the coordinator needs one of its own; use --namespace leasehold-system --create-namespace" $own | fail }}
+{{- end }}
+
+{{- if has $own $values.namespaces }}
+{{- printf "namespaces: %q is the release's own namespace, whose pods never get agents; take it out" $own | fail }}
+{{- end }}
+{{- if and $values.fence.enabled (has "kube-system" $values.namespaces) }}
+{{- fail "namespaces: the fence refuses all that the coordinator does in \"kube-system\"; take it out, or set fence.enabled to false" }}
+{{- end }}
+{{- if and $values.namespaces $values.webhook.excludedNamespaces }}
+{{- fail "webhook.excludedNamespaces is for installations that serve all namespaces; leave it empty, and name in `namespaces` only those that are to be served" }}
+{{- end }}
+
+{{- range $name := list "fence" "podRegister" }}
+{{- if and (index $values $name).enabled (semverCompare "<1.30.0-0" $.Capabilities.KubeVersion.Version) }}
+{{- printf "%s.enabled needs Kubernetes 1.30 or newer, for ValidatingAdmissionPolicies, and this is %s; set it to false" $name $.Capabilities.KubeVersion.Version | fail }}
+{{- end }}
+{{- end }}
+
+{{- with $values.webhook.clientAuthorities }}
+{{- if and .commonName (not .configMap) }}
+{{- fail "webhook.clientAuthorities.commonName needs webhook.clientAuthorities.configMap: name the ConfigMap with the authorities as ca.crt, for example leasehold-webhook-clients" }}
+{{- end }}
+{{- end }}
+
+{{- if and $values.certificates.issuerRef.name (ne $values.certificates.source "cert-manager") }}
+{{- fail "certificates.issuerRef counts only with cert-manager; set certificates.source to cert-manager, or leave certificates.issuerRef.name empty" }}
+{{- end }}
+
+{{- with $values.networkPolicy }}
+{{- if and (not .enabled) (or .apiServerAddresses .hostNetworkNodes .egress.enabled) }}
+{{- fail "networkPolicy.enabled is false, so that apiServerAddresses, hostNetworkNodes and egress limit nothing; set it to true, or leave them out" }}
+{{- end }}
+{{- if and .enabled $values.monitoring.podMonitor.enabled (not $values.monitoring.namespace) }}
+{{- fail "monitoring.podMonitor needs monitoring.namespace: name the namespace that Prometheus runs in, for example monitoring, or the network policy keeps it from the metrics" }}
+{{- end }}
+{{- end }}
+
+{{- if and $values.priorityClass.create (not $values.priorityClass.name) }}
+{{- fail "priorityClass.name is empty: name the class that is to be made, or set priorityClass.create to false" }}
+{{- end }}
+
+{{- $seen := dict }}
+{{- range include "leasehold.environment" . | fromYamlArray }}
+{{- if hasKey $seen .name }}
+{{- printf "extraEnv: %s is set by the chart already; use its own value for that, or name each variable once" .name | fail }}
+{{- end }}
+{{- $_ := set $seen .name true }}
+{{- end }}
+{{- range $label, $_ := $values.podLabels }}
+{{- if has $label (list "app.kubernetes.io/name" "app.kubernetes.io/component" "app.kubernetes.io/part-of") }}
+{{- printf "podLabels: %s is set by the chart; take it out" $label | fail }}
+{{- end }}
+{{- end }}
+{{- end }}
