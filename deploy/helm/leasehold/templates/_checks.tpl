@@ -1,7 +1,51 @@
+{{/* Refuses texts whose form is wrong. The schema leaves them to this, which says what to write. */}}
+{{- define "leasehold.forms" -}}
+{{- $values := .Values }}
+{{- with $values.image.digest }}
+{{- if not (regexMatch "^sha256:[0-9a-f]{64}$" .) }}
+{{- printf "invalid image.digest %q: expected sha256: and 64 hexadecimal digits" . | fail }}
+{{- end }}
+{{- end }}
+{{- with $values.agent.user }}
+{{- if not (regexMatch "^(none|[1-9][0-9]*(:[0-9]+)?)$" .) }}
+{{- printf "invalid agent.user %q: use UID:GID without root, for example 10001:10001, or none" . | fail }}
+{{- end }}
+{{- end }}
+{{- with $values.agent.coordinator }}
+{{- if not (regexMatch "^[^/]+:[0-9]+$" .) }}
+{{- printf "invalid agent.coordinator %q: expected HOST:PORT" . | fail }}
+{{- end }}
+{{- end }}
+{{- with $values.monitoring.podMonitor.interval }}
+{{- if not (regexMatch "^([0-9]+(ms|s|m|h))+$" .) }}
+{{- printf "invalid monitoring.podMonitor.interval %q: use a number with a unit, for example 15s" . | fail }}
+{{- end }}
+{{- end }}
+{{- range $name := list "apiServerAddresses" "hostNetworkNodes" }}
+{{- range index $values.networkPolicy $name }}
+{{- if not (regexMatch "^[0-9a-fA-F.:]+/[0-9]{1,3}$" .) }}
+{{- printf "invalid address %q in networkPolicy.%s: expected ADDRESS/BITS, for example 192.0.2.7/32" . $name | fail }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $served := dict "namespaces" $values.namespaces }}
+{{- $excluded := dict "webhook.excludedNamespaces" $values.webhook.excludedNamespaces }}
+{{- $monitoring := dict "monitoring.namespace" (compact (list $values.monitoring.namespace)) }}
+{{- range $value, $names := merge $served $excluded $monitoring }}
+{{- range $names }}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" .) }}
+{{- printf "invalid namespace %q in %s: use lower-case letters, digits and hyphens" . $value | fail }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Refuses values that are right each by itself, but not together or not in this cluster. */}}
 {{- define "leasehold.checks" -}}
 {{- $values := .Values }}
 {{- $own := .Release.Namespace }}
+
+{{- include "leasehold.forms" . }}
 
 {{- if has $own (list "default" "kube-system") }}
 {{- printf "the release's namespace is %q: the coordinator needs one of its own; use --namespace leasehold-system --create-namespace" $own | fail }}
