@@ -169,11 +169,13 @@ screenshots: binaries ## Pictures of each view of the page, in target/page; READ
 	    $(if $(README),--readme docs/images/page.png)
 
 .PHONY: generate
-generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`
+generate: ## Code from the protos, deploy/crds from the types, and the chart's copies, after a change. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
 	    /^---$$/ { next } /^# deploy\/crds\// { file = substr($$2, 1, length($$2) - 1) } \
 	    { print > file }'
+	@cp deploy/crds/*.leasehold.dev.yaml deploy/helm/leasehold/files/crds/
+	@cp deploy/components/prometheus/alerts.yaml deploy/helm/leasehold/files/
 
 .PHONY: contract
 contract: tools ## At a release: writes the contract that later protos must keep. `make contract`
@@ -206,7 +208,7 @@ images: ## Container images without a builder, in .cache/images. `make images`, 
 	    --programs "$(TARGET)$(folder:/=)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))")
 
 .PHONY: tools
-tools: ## buf, grpcurl, a Kubernetes and its neighbours, pinned, a browser and g++; the first time some 25 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, a Kubernetes and its neighbours, pinned, a browser and g++; the first time some 25 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

@@ -73,6 +73,20 @@ impl Access {
         command
     }
 
+    /// The command `helm` with this kubeconfig, or `None` where Helm is not built, which is noted.
+    ///
+    /// # Panics
+    /// If it is not built and `CI=true`.
+    #[must_use]
+    pub fn helm_command(&self) -> Option<Command> {
+        if !binaries::all(&["helm"]) {
+            return None;
+        }
+        let mut command = Command::new(binaries::path("helm"));
+        command.arg("--kubeconfig").arg(self.kubeconfig());
+        Some(command)
+    }
+
     /// A line for a shell, with the folder that it begins in, where `kubectl` is this kubectl with
     /// this kubeconfig: as the documents say.
     ///

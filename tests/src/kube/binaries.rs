@@ -1,4 +1,4 @@
-//! Where the binaries of Kubernetes and of its neighbours are: in the folder that
+//! Where the binaries of Kubernetes, of its neighbours and of Helm are: in the folder that
 //! `KUBEBUILDER_ASSETS` names, or else where `make tools` has built them.
 
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ pub(super) const CONTROL_PLANE: [&str; 5] =
 /// The binary's path; none if it is not built.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-    let built = [".cache/kubernetes", ".cache/neighbours"].map(|cache| toolbox::root().join(cache));
+    let built = [".cache/kubernetes", ".cache/neighbours", ".cache/helm"]
+        .map(|cache| toolbox::root().join(cache));
     let folders = own.into_iter().chain(built);
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }

@@ -6,6 +6,8 @@
 mod fence;
 #[path = "deploy/flow_control.rs"]
 mod flow_control;
+#[path = "deploy/helm.rs"]
+mod helm;
 #[path = "deploy/lean.rs"]
 mod lean;
 #[path = "deploy/places.rs"]
