@@ -174,6 +174,11 @@ impl Mutant {
             Mutation::RaiseByOne => bias(&[Fault::TwinPod], Sequence::LateTwins),
             // A twin with a lower number must be admitted between a goodbye and a return.
             Mutation::LeftStaysComplete => bias(&[Fault::DrainPod], Sequence::TakenNames),
+            // A grant must be on its way to an agent that says goodbye, and come after what follows.
+            Mutation::TakesAfterGoodbye => FaultBias {
+                faults: &[Fault::DrainPod, Fault::NewPod, Fault::CutPod],
+                sequence: None,
+            },
             // A host must boot whose journal does not list a twin's leases on another one.
             Mutation::BootForgivesAll => {
                 FaultBias { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
