@@ -174,7 +174,7 @@ impl Mutant {
             Mutation::RaiseByOne => bias(&[Fault::TwinPod], Sequence::LateTwins),
             // A twin with a lower number must be admitted between a goodbye and a return.
             Mutation::LeftStaysComplete => bias(&[Fault::DrainPod], Sequence::TakenNames),
-            // A grant must be on its way to an agent that says goodbye, and come after what follows.
+            // A grant must be on its way to an agent that says goodbye, and come late.
             Mutation::TakesAfterGoodbye => FaultBias {
                 faults: &[Fault::DrainPod, Fault::NewPod, Fault::CutPod],
                 sequence: None,
