@@ -6,7 +6,8 @@
 //! Renewals and writes do not wait for each other. Invariant: a change is answered only after a
 //! renewal that was sent after it was written. So every successor finds the entry in the store, or
 //! this leader has granted nothing under it; and no successor finds an entry whose removal was
-//! answered, unless a leader that was deposed before has written it late.
+//! answered, unless it was written late: by a leader that was deposed before, or by a request that
+//! counts as failed.
 
 mod changes;
 mod entry;

@@ -215,10 +215,7 @@ impl<J: Journal> Holder<J> {
                 // An earlier agent writes the epoch before it reports.
                 let unknown = self.epoch.is_none() && unwelcomed && !self.config.insists_on_report;
                 let jobs_known = self.jobs_known || idle;
-                // A worker that reports counts may start jobs until it confirms pool size 0.
-                let in_effect = self.count.map_or(0, |count| count.in_effect);
-                let empty =
-                    jobs_known && self.running() == 0 && in_effect == 0 && self.streams.is_empty();
+                let empty = jobs_known && self.holds_nothing();
                 let waits = self.config.stays_after_drain || self.config.ends_worker;
                 if empty && (idle || unknown) {
                     self.leave(Goodbye::Needless);
@@ -234,6 +231,13 @@ impl<J: Journal> Holder<J> {
             // The link may be live by now.
             Drain::Leaving { .. } | Drain::Left => self.report_leaving(now),
         }
+    }
+
+    /// Whether no job is known to run, none may start, and no stream is held. A worker that reports
+    /// counts may start jobs until it confirms pool size 0.
+    fn holds_nothing(&self) -> bool {
+        let in_effect = self.count.map_or(0, |count| count.in_effect);
+        self.running() == 0 && in_effect == 0 && self.streams.is_empty()
     }
 
     /// Ends the drain. An agent that stays reports on until it has an answer: a leader may have
@@ -252,9 +256,7 @@ impl<J: Journal> Holder<J> {
     /// The report of leaving was sent. Waits for the answer, if there will be one: not from a
     /// coordinator of an earlier release, and not while anything is left.
     pub(super) fn goodbye_sent(&mut self) {
-        let in_effect = self.count.map_or(0, |count| count.in_effect);
-        let holds_nothing = self.running() == 0 && in_effect == 0 && self.streams.is_empty();
-        let is_answered = self.link.goodbye_sent() && holds_nothing;
+        let is_answered = self.link.goodbye_sent() && self.holds_nothing();
         if !is_answered || mutation::on(Mutation::LeavesUnanswered) {
             self.end_goodbye();
         }

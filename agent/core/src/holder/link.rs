@@ -413,11 +413,11 @@ impl<J: Journal> Holder<J> {
 
     fn refused(&mut self, refusal: Refusal, now: Moment) {
         let Refusal { reason, message } = refusal;
-        if reason == RefusalReason::Left {
-            return self.goodbye_answered(now);
+        if reason != RefusalReason::Left {
+            self.notice(Notice::Refused(reason.clone(), message));
         }
-        self.notice(Notice::Refused(reason.clone(), message));
         match reason {
+            RefusalReason::Left => self.goodbye_answered(now),
             RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
@@ -437,8 +437,7 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::GoAway
             | RefusalReason::EpochAhead
             | RefusalReason::NameTaken
-            | RefusalReason::OtherCell
-            | RefusalReason::Left => self.redial(Target::Next, now),
+            | RefusalReason::OtherCell => self.redial(Target::Next, now),
         }
     }
 
