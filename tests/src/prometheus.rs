@@ -137,15 +137,24 @@ pub fn promtool(what: &str) -> Option<Command> {
     program("promtool", what).map(Command::new)
 }
 
+/// The rules of the shipped alerts.
+///
+/// # Panics
+/// If their file cannot be read.
+#[must_use]
+pub fn rules() -> Vec<Value> {
+    let mut rules = Vec::new();
+    changed_rules(|rule| rules.push(rule.clone()));
+    rules
+}
+
 /// The names of the shipped alerts.
 ///
 /// # Panics
 /// If their file cannot be read.
 #[must_use]
 pub fn alerts() -> Vec<String> {
-    let mut names = Vec::new();
-    changed_rules(|rule| names.push(rule["alert"].as_str().expect("an alert").to_owned()));
-    names
+    rules().iter().map(|rule| rule["alert"].as_str().expect("an alert").to_owned()).collect()
 }
 
 /// Writes the shipped alerts into `folder` as a file of rules, each changed by `change`.

@@ -8,7 +8,7 @@ use tests::process::{Coordinator, eventually, free_address};
 use tests::prometheus::{Prometheus, Target};
 use tests::toolbox;
 
-/// Clusters with streams and jobs, and a pipeline on a class.
+/// A cluster with streams and jobs, and a pipeline on a class.
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
