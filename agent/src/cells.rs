@@ -10,8 +10,9 @@ use leasehold_proto::CELL_METADATA;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
 use leasehold_types::CellId;
 use leasehold_types::message::OtherCell;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 
 use crate::config::{Address, Tls};
@@ -129,8 +130,11 @@ async fn cell_of(address: &str, tls: Option<&Tls>) -> anyhow::Result<Option<Cell
     let ask = async {
         let channel = link::endpoint(address, tls, None).await?.connect().await?;
         let mut client = SessionServiceClient::new(channel);
-        // The answer begins before a hello.
-        let answer = client.open_session(Request::new(tokio_stream::pending())).await?;
+        // The answer begins before a hello. The request ends when this one is dropped: one without
+        // an end would keep the connection open.
+        let (_open, no_message) = mpsc::channel(1);
+        let request = Request::new(ReceiverStream::new(no_message));
+        let answer = client.open_session(request).await?;
         let cell = answer.metadata().get(CELL_METADATA).and_then(|text| text.to_str().ok());
         cell.map(|text| text.parse().context("not a cell's identity")).transpose()
     };

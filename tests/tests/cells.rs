@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use tests::answers::{json, lease};
+use tests::answers::{json, lease, metric};
 use tests::command_line::{CommandLine, MANIFESTS};
-use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address};
+use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, throughout};
 use tests::toolbox;
+
+/// How long a coordinator waits for the hello of a session.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 /// Two coordinators with a state folder each, and agents that dial both in different orders: each
 /// would grant the whole budget, and every stream, to agents of its own.
@@ -34,6 +38,12 @@ fn two_state_folders_are_two_cells_and_everybody_says_so() {
     let status = CommandLine(&first).until("status", &["w-0", &at_second, "\"Two cells\""]);
     assert!(status.contains(&format!("Cell {}, store ", cells[0])), "{status}");
     assert!(status.contains(first.folder().join("state").to_str().expect("UTF-8")), "{status}");
+
+    // Who only looks at a cell leaves no session behind, which would be refused for want of a hello.
+    throughout(HELLO_WITHIN + Duration::from_secs(1), || {
+        let refused = metric(first.http, "leasehold_refusals_total{reason=\"invalid\"}");
+        assert_eq!(refused, Some(0.0));
+    });
 
     // Without its own coordinator an agent obeys none, and its leases end by time.
     second.process.kill();
