@@ -169,8 +169,9 @@ screenshots: binaries ## Pictures of each view of the page, in target/page; READ
 	    $(if $(README),--readme docs/images/page.png)
 
 .PHONY: generate
-generate: ## Code from the protos, deploy/crds from the types, and the chart's copies, after a change. `make generate`
+generate: ## Code from the protos, deploy/crds and docs/METRICS.md from the types, and the chart's copies, after a change. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
+	@UPDATE_EXPECT=1 cargo test --quiet $(CARGO_FLAGS) --workspace --test prometheus the_document
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
 	    /^---$$/ { next } /^# deploy\/crds\// { file = substr($$2, 1, length($$2) - 1) } \
 	    { print > file }'

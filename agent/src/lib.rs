@@ -6,6 +6,7 @@
 pub mod config;
 pub mod drain;
 pub mod inputs;
+pub mod metrics;
 pub mod pre_stop;
 pub mod probe;
 pub mod run;
@@ -24,7 +25,6 @@ mod journal;
 mod launcher;
 mod link;
 mod log_limiter;
-mod metrics;
 mod process_group;
 mod reaper;
 mod refusal;

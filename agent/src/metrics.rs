@@ -1,10 +1,17 @@
 //! The agent's metrics in the Prometheus text format. The driver and the adapters set them; a
 //! scrape only reads them.
 
+mod table;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use leasehold_types::metric::Metric;
+
+pub use self::table::METRICS;
+use crate::refusal;
 
 /// All metrics of one agent.
 #[derive(Debug, Default)]
@@ -47,7 +54,18 @@ pub(crate) struct Metrics {
     worker_problem: Mutex<Option<String>>,
     /// Why the worker fails its check.
     failure: Mutex<Option<String>>,
-    refused: Mutex<BTreeMap<&'static str, u64>>,
+    refused: Mutex<Refused>,
+}
+
+/// Refused jobs by reason, of each reason from the start: an alert cannot use a series that does
+/// not exist yet.
+#[derive(Debug)]
+struct Refused(BTreeMap<&'static str, u64>);
+
+impl Default for Refused {
+    fn default() -> Self {
+        Self(refusal::REASONS.into_iter().map(|reason| (reason, 0)).collect())
+    }
 }
 
 /// Why no session begins.
@@ -85,7 +103,7 @@ impl Metrics {
     /// Counts a refused job.
     pub(crate) fn count_refused(&self, reason: &'static str) {
         let mut refused = self.refused.lock().expect("the lock is not poisoned");
-        *refused.entry(reason).or_default() += 1;
+        *refused.0.entry(reason).or_default() += 1;
     }
 
     /// Sets the refusal if another agent has the worker's name; none if not.
@@ -174,75 +192,46 @@ impl Metrics {
 
     /// The metrics in the text format.
     pub(crate) fn render(&self) -> String {
-        let mut out = String::new();
-        let file_ok = self.file_problem.lock().expect("the lock is not poisoned").is_none();
-        let journal_ok = self.journal_problem.lock().expect("the lock is not poisoned").is_none();
-        let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none()
-            && self.failure().is_none();
-        let version = env!("CARGO_PKG_VERSION");
-        let mut one = |name: &str, kind: &str, help: &str, value: u64| {
-            let name = format!("leasehold_agent_{name}");
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        let is_none = |problem: &Mutex<Option<String>>| {
+            problem.lock().expect("the lock is not poisoned").is_none()
         };
         let bit = |bit: &AtomicBool| u64::from(bit.load(Relaxed));
-        one("connected", "gauge", "1 while a leading coordinator answers.", bit(&self.connected));
-        one(
-            "epoch",
-            "gauge",
-            "The highest epoch that welcomed this agent.",
-            self.epoch.load(Relaxed),
-        );
-        let size = u64::from(self.pool_size.load(Relaxed));
-        one("pool_size", "gauge", "Jobs that may run at once.", size);
-        one("running", "gauge", "Running jobs.", u64::from(self.running.load(Relaxed)));
-        one("streams", "gauge", "Stream leases held.", self.streams.load(Relaxed));
-        let count = self.bindings.load(Relaxed);
-        one("bindings", "gauge", "Shares of pipelines held.", count);
-        one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
-        let count = self.reconnects.load(Relaxed);
-        one("reconnects_total", "counter", "Dials after the first one.", count);
-        let help = "0 while the agent cannot write its journal.";
-        one("journal_ok", "gauge", help, u64::from(journal_ok));
-        let count = self.file_failures.load(Relaxed);
-        one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
-        one(
-            "file_ok",
-            "gauge",
-            "0 while the worker's file is out of date, or the worker does not know of its change.",
-            u64::from(file_ok),
-        );
-        let count = self.processes.load(Relaxed);
-        one("processes", "gauge", "Streams whose program runs.", count);
-        let count = self.processes_missing.load(Relaxed);
-        one("processes_missing", "gauge", "Streams that wait for their program to start.", count);
-        let count = self.process_exits.load(Relaxed);
-        one("process_exits_total", "counter", "Programs that exited by themselves.", count);
-        let count = self.process_kills.load(Relaxed);
-        one(
-            "process_kills_total",
-            "counter",
-            "Programs that the agent killed with SIGKILL.",
-            count,
-        );
-        let count = self.worker_failures.load(Relaxed);
-        one("worker_failures_total", "counter", "Failed calls of the worker.", count);
-        let help = "0 while the agent cannot reach the worker, or the worker fails.";
-        one("worker_ok", "gauge", help, u64::from(worker_ok));
-        let _ = writeln!(
-            out,
-            "# HELP leasehold_agent_begin_refused_total Jobs that the agent refused.\n\
-             # TYPE leasehold_agent_begin_refused_total counter"
-        );
-        for (reason, count) in self.refused.lock().expect("the lock is not poisoned").iter() {
-            let name = "leasehold_agent_begin_refused_total";
-            let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        let worker_ok = is_none(&self.worker_problem) && is_none(&self.failure);
+        let mut out = String::new();
+        for (metric, value) in [
+            (table::CONNECTED, bit(&self.connected)),
+            (table::EPOCH, count(&self.epoch)),
+            (table::POOL_SIZE, self.pool_size.load(Relaxed).into()),
+            (table::RUNNING, self.running.load(Relaxed).into()),
+            (table::STREAMS, count(&self.streams)),
+            (table::BINDINGS, count(&self.bindings)),
+            (table::DRAINING, bit(&self.draining)),
+            (table::RECONNECTS, count(&self.reconnects)),
+            (table::JOURNAL_OK, is_none(&self.journal_problem).into()),
+            (table::FILE_OK, is_none(&self.file_problem).into()),
+            (table::FILE_FAILURES, count(&self.file_failures)),
+            (table::PROCESSES, count(&self.processes)),
+            (table::PROCESSES_MISSING, count(&self.processes_missing)),
+            (table::PROCESS_EXITS, count(&self.process_exits)),
+            (table::PROCESS_KILLS, count(&self.process_kills)),
+            (table::WORKER_OK, worker_ok.into()),
+            (table::WORKER_FAILURES, count(&self.worker_failures)),
+        ] {
+            head(&mut out, &metric);
+            let _ = writeln!(out, "{} {value}", metric.name);
         }
-        let _ = writeln!(
-            out,
-            "# HELP leasehold_agent_build_info The version of the agent.\n\
-             # TYPE leasehold_agent_build_info gauge\n\
-             leasehold_agent_build_info{{version=\"{version}\"}} 1"
-        );
+        head(&mut out, &table::BEGIN_REFUSED);
+        for (reason, count) in &self.refused.lock().expect("the lock is not poisoned").0 {
+            let _ = writeln!(out, "{}{{reason=\"{reason}\"}} {count}", table::BEGIN_REFUSED.name);
+        }
+        head(&mut out, &table::BUILD_INFO);
+        let version = env!("CARGO_PKG_VERSION");
+        let _ = writeln!(out, "{}{{version=\"{version}\"}} 1", table::BUILD_INFO.name);
         out
     }
+}
+
+fn head(out: &mut String, Metric { name, kind, meaning, .. }: &Metric) {
+    let _ = writeln!(out, "# HELP {name} {meaning}\n# TYPE {name} {}", kind.word());
 }

@@ -2,6 +2,10 @@
 
 use leasehold_agent_core::RequestError;
 
+/// Every reason.
+pub(crate) const REASONS: [&str; 8] =
+    ["no_lease", "no_slot", "draining", "failing", "not_held", "invalid", "limit", "journal"];
+
 /// The reason as HTTP, gRPC and the metrics name it.
 pub(crate) fn reason(refused: &RequestError) -> &'static str {
     match refused {

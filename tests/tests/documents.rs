@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tests::answers::metric;
-use tests::process::{Coordinator, eventually, get};
+use tests::process::{Coordinator, eventually};
 use tests::toolbox;
 
 fn read(file: &str) -> String {
@@ -25,16 +25,6 @@ fn fenced(text: &str, language: &str) -> Vec<String> {
     }
     assert!(!blocks.is_empty(), "no block of {language}");
     blocks
-}
-
-/// A coordinator on the README's manifests.
-fn readmes_coordinator() -> Coordinator {
-    let coordinator =
-        Coordinator::start(&[("builds.yaml", &fenced(&read("README.md"), "yaml")[0])]);
-    eventually("readiness", || {
-        get(coordinator.http, "/readyz").filter(|(status, _)| *status == 200)
-    });
-    coordinator
 }
 
 /// The words in a text that begin with `--` and a letter.
@@ -79,31 +69,6 @@ fn documents_exactly_the_flags_that_exist() {
     assert!(missing.is_empty(), "docs/OPERATIONS.md does not name {missing:?}");
     let gone: Vec<_> = documented.difference(&there).collect();
     assert!(gone.is_empty(), "docs/OPERATIONS.md names {gone:?}, which no binary has");
-}
-
-/// The names of the metrics in Prometheus' text format.
-fn metrics(text: &str) -> BTreeSet<String> {
-    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    types.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
-}
-
-#[test]
-fn every_metric_is_documented() {
-    let coordinator = readmes_coordinator();
-    let agent = coordinator.agent("builds", "worker-0", &[]);
-    eventually("the worker's pool", || {
-        get(agent.api, "/v1/lease").filter(|(_, lease)| lease.contains("\"size\":3"))
-    });
-    let document = read("docs/OPERATIONS.md");
-    for address in [coordinator.http, agent.api] {
-        let (status, text) = get(address, "/metrics").expect("an answer");
-        assert_eq!(status, 200, "{text}");
-        let names = metrics(&text);
-        assert!(!names.is_empty(), "{text}");
-        for name in names {
-            assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
-        }
-    }
 }
 
 #[test]

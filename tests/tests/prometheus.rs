@@ -2,6 +2,8 @@
 
 #[path = "prometheus/dashboards.rs"]
 mod dashboards;
+#[path = "prometheus/exported.rs"]
+mod exported;
 
 use std::path::Path;
 use std::process::Output;

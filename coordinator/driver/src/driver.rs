@@ -398,7 +398,7 @@ impl Driver {
             | Event::TermStands { .. }
             | Event::Wake => {}
         }
-        self.metrics.count_event(&event);
+        self.metrics.count_event(&event, at);
         self.cluster_changes.record_event(&event);
         self.core.handle(event, at);
         self.progress.record();

@@ -1,12 +1,15 @@
 //! OpenTelemetry metrics; the program exports them. The number of series does not grow with
 //! workers, jobs or streams.
 
+mod durations;
+mod instruments;
 mod observations;
 mod pipelines;
 mod reviews;
+mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
@@ -19,20 +22,15 @@ use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 
+use self::durations::{Durations, Measured};
+use self::instruments::{counter, gauge, histogram};
 use self::observations::Observations;
-pub use self::observations::WORKERS;
 use self::pipelines::PipelineTransition;
 pub use self::reviews::{EvictionResult, InjectionResult, ValidationResult};
+pub use self::table::{METRICS, WORKERS};
 use crate::access::{Caller, Denied};
 use crate::order::OrderKind;
 use crate::view::PublishedView;
-
-/// Upper bounds of the settle histogram's buckets, in seconds.
-const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
-
-/// Upper bounds of the buckets of the time from Broken to Ready, in seconds.
-const HEAL_SECONDS: [f64; 15] =
-    [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
 
 /// The series of [`WORKERS`], the metric with the most: one for each cluster and presence of its
 /// workers, and one for the overflow.
@@ -67,6 +65,7 @@ impl FleetSnapshot {
 pub struct Metrics {
     meter: Meter,
     observations: Arc<Mutex<Observations>>,
+    durations: Mutex<Durations>,
     is_pushed: bool,
     grants: Counter<u64>,
     revokes: Counter<u64>,
@@ -94,6 +93,10 @@ pub struct Metrics {
     breaks: Counter<u64>,
     heals: Counter<u64>,
     heal_time: Histogram<f64>,
+    push: Histogram<f64>,
+    handover: Histogram<f64>,
+    drain: Histogram<f64>,
+    failover: Histogram<f64>,
 }
 
 impl Metrics {
@@ -102,71 +105,39 @@ impl Metrics {
     pub fn new(meter: Meter, is_pushed: bool) -> Self {
         let observations = Arc::default();
         observations::register(&meter, &observations);
-        let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
         let metrics = Self {
-            grants: counter("leasehold_grants", "Leases granted, by kind."),
-            revokes: counter("leasehold_revokes", "Streams revoked."),
-            freed: counter("leasehold_freed", "Stream leases that ended, by how it is known."),
-            elections: counter("leasehold_elections", "Elections that this replica won."),
-            depositions: counter("leasehold_depositions", "Terms of this replica that ended."),
-            renewals: counter("leasehold_renewals", "Renewals of leadership that succeeded."),
-            protocol_violations: counter(
-                "leasehold_protocol_violations",
-                "Agents that broke the protocol's rules.",
-            ),
-            epochs_ahead: counter(
-                "leasehold_epochs_ahead",
-                "Agents that remember a later epoch than the leader's, or another term of it.",
-            ),
-            losses: counter("leasehold_losses", "Workers silent for longer than their leases."),
-            received: counter("leasehold_messages_received", "Messages from agents, by kind."),
-            sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
-            refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
-            denials: counter(
-                "leasehold_denials",
-                "Calls of people, autoscalers and replicas that were denied, by reason.",
-            ),
-            orders: counter("leasehold_orders", "Orders about workers, by what and by whom."),
-            stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
-            statuses_failed: counter(
-                "leasehold_status_write_failures",
-                "Statuses of Kubernetes objects that could not be written; they are tried again.",
-            ),
-            injections: counter(
-                "leasehold_injections",
-                "Pods that the webhook was asked about, by what came of it.",
-            ),
-            validations: counter(
-                "leasehold_validations",
-                "Classes and pipelines that the webhook was asked about, by what came of it.",
-            ),
-            evictions: counter(
-                "leasehold_evictions",
-                "Evictions that the webhook was asked about, by what came of it.",
-            ),
-            turn: meter
-                .f64_histogram("leasehold_turn_duration_seconds")
-                .with_description("Time that one turn of the driver took.")
-                .with_boundaries(SETTLE_SECONDS.to_vec())
-                .build(),
-            turn_max: meter
-                .f64_gauge("leasehold_turn_duration_max_seconds")
-                .with_description("The longest turn of the driver since the process began.")
-                .build(),
+            grants: counter(&meter, &table::GRANTS),
+            revokes: counter(&meter, &table::REVOKES),
+            freed: counter(&meter, &table::FREED),
+            elections: counter(&meter, &table::ELECTIONS),
+            depositions: counter(&meter, &table::DEPOSITIONS),
+            renewals: counter(&meter, &table::RENEWALS),
+            protocol_violations: counter(&meter, &table::PROTOCOL_VIOLATIONS),
+            epochs_ahead: counter(&meter, &table::EPOCHS_AHEAD),
+            losses: counter(&meter, &table::LOSSES),
+            received: counter(&meter, &table::MESSAGES_RECEIVED),
+            sent: counter(&meter, &table::MESSAGES_SENT),
+            refusals: counter(&meter, &table::REFUSALS),
+            denials: counter(&meter, &table::DENIALS),
+            orders: counter(&meter, &table::ORDERS),
+            stalls: counter(&meter, &table::SESSION_STALLS),
+            statuses_failed: counter(&meter, &table::STATUS_WRITE_FAILURES),
+            injections: counter(&meter, &table::INJECTIONS),
+            validations: counter(&meter, &table::VALIDATIONS),
+            evictions: counter(&meter, &table::EVICTIONS),
+            breaks: counter(&meter, &table::PIPELINE_BREAKS),
+            heals: counter(&meter, &table::PIPELINE_HEALS),
+            settle: histogram(&meter, &table::SETTLE_DURATION),
+            turn: histogram(&meter, &table::TURN_DURATION),
+            heal_time: histogram(&meter, &table::PIPELINE_HEAL_DURATION),
+            push: histogram(&meter, &table::PUSH_DURATION),
+            handover: histogram(&meter, &table::HANDOVER_DURATION),
+            drain: histogram(&meter, &table::DRAIN_DURATION),
+            failover: histogram(&meter, &table::FAILOVER_DURATION),
+            turn_max: gauge(&meter, &table::TURN_DURATION_MAX),
             turn_max_ns: AtomicU64::new(0),
-            settle: meter
-                .f64_histogram("leasehold_settle_duration_seconds")
-                .with_description("Time that a turn's planning and granting took.")
-                .with_boundaries(SETTLE_SECONDS.to_vec())
-                .build(),
-            breaks: counter("leasehold_pipeline_breaks", "Pipelines that became Broken."),
-            heals: counter("leasehold_pipeline_heals", "Broken pipelines that became Ready."),
-            heal_time: meter
-                .f64_histogram("leasehold_pipeline_heal_duration_seconds")
-                .with_description("Time from Broken to Ready.")
-                .with_boundaries(HEAL_SECONDS.to_vec())
-                .build(),
-            meter: meter.clone(),
+            durations: Mutex::default(),
+            meter,
             observations,
             is_pushed,
         };
@@ -238,10 +209,16 @@ impl Metrics {
         for why in Denied::REASONS {
             self.denials.add(0, &label("reason", why));
         }
+        for kind in OrderKind::ALL {
+            for by in ["operator", "person"] {
+                self.orders.add(0, &order_labels(kind, by));
+            }
+        }
     }
 
     /// Counts an event for the core.
-    pub fn count_event(&self, event: &Event) {
+    pub fn count_event(&self, event: &Event, now: Moment) {
+        self.durations().record_event(event, now);
         match event {
             Event::Hello(..) => self.received.add(1, &label("kind", "hello")),
             Event::Report(..) => self.received.add(1, &label("kind", "report")),
@@ -267,6 +244,13 @@ impl Metrics {
 
     /// Counts a notice of the core.
     pub fn count_notice(&self, notice: &Notice, now: Moment) {
+        let measured = self.durations().update(notice, now);
+        match measured {
+            Some(Measured::Handover(took)) => self.handover.record(took.as_secs_f64(), &[]),
+            Some(Measured::Drain(took)) => self.drain.record(took.as_secs_f64(), &[]),
+            Some(Measured::Failover(took)) => self.failover.record(took.as_secs_f64(), &[]),
+            None => {}
+        }
         match notice {
             Notice::Elected(_) => {
                 self.elections.add(1, &[]);
@@ -340,13 +324,8 @@ impl Metrics {
 
     /// Counts an order.
     pub fn ordered(&self, kind: OrderKind, by: &Caller) {
-        let order = match kind {
-            OrderKind::Drain => "drain",
-            OrderKind::Undrain => "undrain",
-            OrderKind::DeclareGone => "declare_gone",
-        };
         let by = if *by == Caller::Operator { "operator" } else { "person" };
-        self.orders.add(1, &[KeyValue::new("order", order), KeyValue::new("by", by)]);
+        self.orders.add(1, &order_labels(kind, by));
     }
 
     /// Counts a session that had to wait.
@@ -396,6 +375,11 @@ impl Metrics {
         self.settle.record(took.as_secs_f64(), &[]);
     }
 
+    /// Records how long a grant took until its agent said that it is applied.
+    pub fn record_push(&self, took: Duration) {
+        self.push.record(took.as_secs_f64(), &[]);
+    }
+
     /// Sets the term that this replica leads, if any.
     pub fn set_leadership(&self, epoch: Option<Epoch>) {
         self.set(|observations| observations.epoch = epoch);
@@ -431,13 +415,22 @@ impl Metrics {
         self.observations.lock().unwrap_or_else(PoisonError::into_inner).sessions
     }
 
+    fn durations(&self) -> MutexGuard<'_, Durations> {
+        self.durations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn set(&self, change: impl FnOnce(&mut Observations)) {
         change(&mut self.observations.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-fn count(meter: &Meter, name: &'static str, help: &'static str) -> Counter<u64> {
-    meter.u64_counter(name).with_description(help).build()
+fn order_labels(kind: OrderKind, by: &'static str) -> [KeyValue; 2] {
+    let order = match kind {
+        OrderKind::Drain => "drain",
+        OrderKind::Undrain => "undrain",
+        OrderKind::DeclareGone => "declare_gone",
+    };
+    [KeyValue::new("order", order), KeyValue::new("by", by)]
 }
 
 fn label(key: &'static str, value: &'static str) -> [KeyValue; 1] {

@@ -29,6 +29,11 @@ pub enum OrderKind {
     DeclareGone,
 }
 
+impl OrderKind {
+    /// Every kind.
+    pub(crate) const ALL: [Self; 3] = [Self::Drain, Self::Undrain, Self::DeclareGone];
+}
+
 impl fmt::Display for OrderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -10,8 +10,8 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
 use leasehold_types::limits::NamespaceShare;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
-use leasehold_types::{ClusterName, Moment};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello};
+use leasehold_types::{ClusterName, GrantNumber, Moment};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::access::Access;
@@ -64,6 +64,8 @@ pub enum SessionEvent {
 #[derive(Debug)]
 pub struct SessionSlot {
     messages: mpsc::Sender<Box<CoordinatorMessage>>,
+    /// A grant of leases that the agent has not said to have applied, and when it was decided.
+    unapplied: Option<(GrantNumber, Moment)>,
     /// Nothing is sent here: its end is what the reader waits for.
     _kept: oneshot::Sender<Infallible>,
 }
@@ -76,7 +78,7 @@ impl SessionSlot {
     #[must_use]
     pub fn new(messages: mpsc::Sender<Box<CoordinatorMessage>>) -> (Self, SessionDropped) {
         let (kept, dropped) = oneshot::channel();
-        (Self { messages, _kept: kept }, dropped)
+        (Self { messages, unapplied: None, _kept: kept }, dropped)
     }
 
     /// Puts a message in, unless there is no room or the stream to the agent has ended.
@@ -85,6 +87,24 @@ impl SessionSlot {
         message: CoordinatorMessage,
     ) -> Result<(), mpsc::error::TrySendError<Box<CoordinatorMessage>>> {
         self.messages.try_send(Box::new(message))
+    }
+
+    /// Notes a grant that changes what the agent holds, unless an earlier one is not applied yet.
+    pub(crate) fn note_grant(&mut self, grant: &Grant, now: Moment) {
+        if grant.pool.is_some() || !grant.streams.is_empty() {
+            self.unapplied.get_or_insert((grant.number, now));
+        }
+    }
+
+    /// The time from the decision of the noted grant, once a beat that came at `arrived` says that
+    /// grants up to `applied` are applied.
+    pub(crate) fn take_applied(
+        &mut self,
+        applied: GrantNumber,
+        arrived: Moment,
+    ) -> Option<Duration> {
+        let (_, decided) = self.unapplied.take_if(|(number, _)| *number <= applied)?;
+        Some(arrived.since(decided))
     }
 
     /// Whether the stream to the agent has ended.

@@ -36,6 +36,7 @@ mod hex;
 pub mod limits;
 pub mod load;
 pub mod message;
+pub mod metric;
 pub mod mutation;
 pub mod name;
 pub mod order;

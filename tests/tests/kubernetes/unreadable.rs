@@ -93,7 +93,7 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     jobs_run(&own, 3);
     let log = || fixture.replicas.running[0].process.log();
     assert!(log().contains("may not list the pods of some namespaces"), "{}", log());
-    let series = format!("leasehold_unreadable_namespaces{{namespace=\"{other}\"");
+    let series = format!("leasehold_unreadable_namespaces{{served_namespace=\"{other}\"");
     eventually("the metric", || {
         let (_, metrics) = get(fixture.replicas.running[0].http, "/metrics")?;
         metrics.contains(&series).then_some(())

@@ -2,6 +2,7 @@
 
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::ConnId;
+use leasehold_types::Moment;
 use leasehold_types::message::CoordinatorMessage;
 use tokio::sync::mpsc;
 
@@ -16,7 +17,7 @@ impl Driver {
         while let Some(effect) = self.core.poll_effect() {
             self.progress.record();
             match effect {
-                Effect::Send { conn, message } => self.send(conn, message),
+                Effect::Send { conn, message } => self.send(conn, message, now),
                 Effect::Close(conn) => {
                     self.sessions.remove(&conn);
                     self.metrics.set_sessions(self.sessions.len());
@@ -40,9 +41,12 @@ impl Driver {
         }
     }
 
-    fn send(&mut self, conn: ConnId, message: CoordinatorMessage) {
+    fn send(&mut self, conn: ConnId, message: CoordinatorMessage, now: Moment) {
         self.metrics.count_sent(&message);
-        let Some(slot) = self.sessions.get(&conn) else { return };
+        let Some(slot) = self.sessions.get_mut(&conn) else { return };
+        if let CoordinatorMessage::Grant(grant) = &message {
+            slot.note_grant(grant, now);
+        }
         match slot.try_send(message) {
             // The session has just ended; its event is on its way.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}

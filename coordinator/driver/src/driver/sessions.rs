@@ -42,7 +42,13 @@ impl Driver {
             SessionEvent::Agent(AgentMessage::Report(report)) => {
                 self.take(Event::Report(conn, report), at)
             }
-            SessionEvent::Agent(AgentMessage::Beat(beat)) => self.take(Event::Beat(conn, beat), at),
+            SessionEvent::Agent(AgentMessage::Beat(beat)) => {
+                let slot = self.sessions.get_mut(&conn);
+                if let Some(took) = slot.and_then(|slot| slot.take_applied(beat.applied, arrived)) {
+                    self.metrics.record_push(took);
+                }
+                self.take(Event::Beat(conn, beat), at)
+            }
         };
         self.metrics.set_sessions(self.sessions.len());
         drop((permit, bytes));

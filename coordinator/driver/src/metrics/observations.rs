@@ -3,18 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_coordinator_core::view::{ClassView, ClusterView};
+use leasehold_types::metric::Metric;
 use leasehold_types::{ClusterName, Epoch};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
-use super::FleetSnapshot;
+use super::instruments::{observed, observed_f64};
 use super::pipelines::PipelineTally;
+use super::{FleetSnapshot, table};
 use crate::clock;
 use crate::demand::Demand;
 use crate::view::PublishedView;
-
-/// The metric with the most series: several for each cluster.
-pub const WORKERS: &str = "leasehold_workers";
 
 /// The newest values of one replica.
 #[derive(Debug, Default)]
@@ -31,54 +30,50 @@ pub(super) struct Observations {
 
 /// Registers a gauge for each value.
 pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
-    gauge(meter, observations, "leasehold_leader", "1 where this replica leads.", |observations| {
-        u64::from(observations.epoch.is_some())
-    });
-    gauge(
-        meter,
-        observations,
-        "leasehold_epoch",
-        "The term that this replica leads, or 0.",
-        |observations| observations.epoch.map_or(0, |epoch| epoch.0),
-    );
-    gauge(
-        meter,
-        observations,
-        "leasehold_sessions",
-        "Agents connected to this replica.",
-        |observations| observations.sessions as u64,
-    );
-    let help = "Agents that may be connected to this replica.";
-    gauge(meter, observations, "leasehold_sessions_max", help, |observations| {
-        observations.sessions_max as u64
-    });
-    let help = "Problems of the manifests; the last valid ones are in force.";
-    gauge(meter, observations, "leasehold_manifest_problems", help, |observations| {
-        observations.problems as u64
-    });
-    let help = "Pods that asked for an agent and have none, as the leader sees them.";
-    gauge(meter, observations, "leasehold_agents_missing", help, |observed| {
-        observed.agents_missing as u64
-    });
-    let help = "Pods with another agent than they would get now, as the leader sees them.";
-    gauge(meter, observations, "leasehold_agents_outdated", help, |observed| {
-        observed.agents_outdated as u64
-    });
-    for (name, help, read) in CLUSTER_GAUGES {
-        per_cluster(meter, observations, name, help, *read);
+    for (metric, read) in REPLICA_GAUGES {
+        let observations = Arc::clone(observations);
+        let _ = observed(meter, metric)
+            .with_callback(move |observer| {
+                let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+                observer.observe(read(&observations), &[]);
+            })
+            .build();
+    }
+    for (metric, read) in CLUSTER_GAUGES {
+        let observations = Arc::clone(observations);
+        let _ = observed(meter, metric)
+            .with_callback(move |observer| {
+                let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+                for cluster in &observations.fleet.clusters {
+                    let label = KeyValue::new("cluster", cluster.name.to_string());
+                    observer.observe(read(cluster), &[label]);
+                }
+            })
+            .build();
     }
     workers(meter, observations);
     classes(meter, observations);
 }
+
+/// A gauge of one replica, and its value.
+type ReplicaGauge = (&'static Metric, fn(&Observations) -> u64);
+
+const REPLICA_GAUGES: &[ReplicaGauge] = &[
+    (&table::LEADER, |observed| u64::from(observed.epoch.is_some())),
+    (&table::EPOCH, |observed| observed.epoch.map_or(0, |epoch| epoch.0)),
+    (&table::SESSIONS, |observed| observed.sessions as u64),
+    (&table::SESSIONS_MAX, |observed| observed.sessions_max as u64),
+    (&table::MANIFEST_PROBLEMS, |observed| observed.problems as u64),
+    (&table::AGENTS_MISSING, |observed| observed.agents_missing as u64),
+    (&table::AGENTS_OUTDATED, |observed| observed.agents_outdated as u64),
+];
 
 /// Registers the gauge of open watches, by kind.
 pub(super) fn watches(
     meter: &Meter,
     open: impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static,
 ) {
-    let _ = meter
-        .u64_observable_gauge("leasehold_watches")
-        .with_description("Open watches of the admin API, by kind.")
+    let _ = observed(meter, &table::WATCHES)
         .with_callback(move |observer| {
             for (kind, count) in open() {
                 observer.observe(count as u64, &[KeyValue::new("kind", kind)]);
@@ -92,9 +87,7 @@ pub(super) fn certificate(
     meter: &Meter,
     expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static,
 ) {
-    let _ = meter
-        .u64_observable_gauge("leasehold_certificate_expiry_timestamp_seconds")
-        .with_description("When the certificate that the gRPC port serves ends (Unix time).")
+    let _ = observed(meter, &table::CERTIFICATE_EXPIRY)
         .with_callback(move |observer| {
             if let Some(seconds) = expires_at() {
                 observer.observe(seconds, &[]);
@@ -103,68 +96,24 @@ pub(super) fn certificate(
         .build();
 }
 
-/// Name, help text and value of a gauge per cluster.
-type ClusterGauge = (&'static str, &'static str, fn(&ClusterView) -> u64);
+/// A gauge of each cluster, and its value.
+type ClusterGauge = (&'static Metric, fn(&ClusterView) -> u64);
 
 const CLUSTER_GAUGES: &[ClusterGauge] = &[
-    ("leasehold_jobs_max", "The cluster's budget of concurrent jobs.", |c| c.jobs_max.into()),
-    ("leasehold_slots_committed", "Upper bound of the slots that workers are using.", {
-        |c| c.committed.into()
-    }),
-    ("leasehold_slots_granted", "Slots granted to workers that take jobs.", |c| c.granted.into()),
-    ("leasehold_jobs_running", "Jobs that run, as reported.", |c| c.running.into()),
-    ("leasehold_streams", "Streams of the sets that run on the cluster.", |c| c.streams as u64),
-    ("leasehold_streams_owned", "Streams that a worker owns.", |c| c.streams_owned as u64),
-    ("leasehold_workers_draining", "Workers that drain.", |c| c.draining as u64),
-    ("leasehold_workers_failing", "Connected workers that fail.", |c| c.failing as u64),
-    ("leasehold_cluster_held", "1 where a new leader does not plan the cluster yet.", |c| {
-        u64::from(c.held.is_some())
-    }),
+    (&table::JOBS_MAX, |cluster| cluster.jobs_max.into()),
+    (&table::SLOTS_COMMITTED, |cluster| cluster.committed.into()),
+    (&table::SLOTS_GRANTED, |cluster| cluster.granted.into()),
+    (&table::JOBS_RUNNING, |cluster| cluster.running.into()),
+    (&table::STREAMS, |cluster| cluster.streams as u64),
+    (&table::STREAMS_OWNED, |cluster| cluster.streams_owned as u64),
+    (&table::WORKERS_DRAINING, |cluster| cluster.draining as u64),
+    (&table::WORKERS_FAILING, |cluster| cluster.failing as u64),
+    (&table::CLUSTER_HELD, |cluster| u64::from(cluster.held.is_some())),
 ];
-
-fn gauge(
-    meter: &Meter,
-    observations: &Arc<Mutex<Observations>>,
-    name: &'static str,
-    help: &'static str,
-    read: impl Fn(&Observations) -> u64 + Send + Sync + 'static,
-) {
-    let observations = Arc::clone(observations);
-    let gauge = meter.u64_observable_gauge(name).with_description(help);
-    let _ = gauge
-        .with_callback(move |observer| {
-            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
-            observer.observe(read(&observations), &[]);
-        })
-        .build();
-}
-
-fn per_cluster(
-    meter: &Meter,
-    observations: &Arc<Mutex<Observations>>,
-    name: &'static str,
-    help: &'static str,
-    read: fn(&ClusterView) -> u64,
-) {
-    let observations = Arc::clone(observations);
-    let gauge = meter.u64_observable_gauge(name).with_description(help);
-    let _ = gauge
-        .with_callback(move |observer| {
-            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
-            for cluster in &observations.fleet.clusters {
-                let label = KeyValue::new("cluster", cluster.name.to_string());
-                observer.observe(read(cluster), &[label]);
-            }
-        })
-        .build();
-}
 
 fn workers(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
     let observations = Arc::clone(observations);
-    let gauge = meter
-        .u64_observable_gauge(WORKERS)
-        .with_description("Workers known, by whether they are heard.");
-    let _ = gauge
+    let _ = observed(meter, &table::WORKERS)
         .with_callback(move |observer| {
             let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
             for cluster in &observations.fleet.clusters {
@@ -184,34 +133,25 @@ fn workers(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
         .build();
 }
 
-/// Name, help text and value of a gauge per class.
-type ClassGauge = (&'static str, &'static str, fn(&ClassView) -> f64);
+/// A gauge of each class, and its value.
+type ClassGauge = (&'static Metric, fn(&ClassView) -> f64);
 
 const CLASS_GAUGES: &[ClassGauge] = &[
-    ("leasehold_class_capacity", "Documents per second that all its workers can take.", |c| {
-        c.capacity.as_f64() * f64::from(c.workers)
-    }),
-    ("leasehold_class_placed", "Documents per second that workers are chosen for.", |c| {
-        c.placed.as_f64()
-    }),
-    ("leasehold_class_workers", "Workers that can take shares now.", |c| f64::from(c.workers)),
-    ("leasehold_class_workers_needed", "The fewest workers that its pipelines fit on.", |c| {
-        f64::from(c.workers_needed)
-    }),
-    ("leasehold_class_workers_wanted", "Workers that the target utilisation asks for.", |c| {
-        f64::from(c.workers_wanted)
-    }),
-    ("leasehold_class_pipelines_waiting", "Pipelines that wait for workers of the class.", {
-        |c| u32::try_from(c.waiting).map_or(f64::INFINITY, f64::from)
+    (&table::CLASS_CAPACITY, |class| class.capacity.as_f64() * f64::from(class.workers)),
+    (&table::CLASS_PLACED, |class| class.placed.as_f64()),
+    (&table::CLASS_WORKERS, |class| f64::from(class.workers)),
+    (&table::CLASS_WORKERS_NEEDED, |class| f64::from(class.workers_needed)),
+    (&table::CLASS_WORKERS_WANTED, |class| f64::from(class.workers_wanted)),
+    (&table::CLASS_PIPELINES_WAITING, |class| {
+        u32::try_from(class.waiting).map_or(f64::INFINITY, f64::from)
     }),
 ];
 
 /// Registers the gauges of classes and pipelines, which only a leader has.
 fn classes(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
-    for (name, help, read) in CLASS_GAUGES {
+    for (metric, read) in CLASS_GAUGES {
         let observations = Arc::clone(observations);
-        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
-        let _ = gauge
+        let _ = observed_f64(meter, metric)
             .with_callback(move |observer| {
                 let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
                 for class in &observations.fleet.classes {
@@ -221,9 +161,7 @@ fn classes(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
             .build();
     }
     let observations = Arc::clone(observations);
-    let _ = meter
-        .u64_observable_gauge("leasehold_pipelines")
-        .with_description("Pipelines by their state, as the leader sees them.")
+    let _ = observed(meter, &table::PIPELINES)
         .with_callback(move |observer| {
             let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(all) = observations.epoch.and(observations.fleet.pipelines) else { return };
@@ -234,24 +172,19 @@ fn classes(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
         .build();
 }
 
-/// Name, help text and value of a gauge of a class's demand.
-type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
+/// A gauge of a class's demand, and its value.
+type DemandGauge = (&'static Metric, fn(&Demand) -> f64);
 
 const DEMAND_GAUGES: &[DemandGauge] = &[
-    ("workerclass_request", "Documents per second that the class must process.", |class| {
-        class.request.as_f64()
-    }),
-    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |class| {
-        f64::from(class.needed)
-    }),
+    (&table::CLASS_REQUEST, |class| class.request.as_f64()),
+    (&table::CLASS_WORKERS_NEEDED_BY_ALL, |class| f64::from(class.needed)),
 ];
 
 /// Registers the gauges for autoscalers. A replica whose view must not be used exports none.
 pub(super) fn demands(meter: &Meter, view: &Arc<PublishedView>) {
-    for (name, help, read) in DEMAND_GAUGES {
+    for (metric, read) in DEMAND_GAUGES {
         let view = Arc::clone(view);
-        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
-        let _ = gauge
+        let _ = observed_f64(meter, metric)
             .with_callback(move |observer| {
                 let Ok(demands) = view.demands(clock::now()) else { return };
                 let is_readable = |class: &&ClusterName| view.check_readable(class).is_ok();
@@ -266,10 +199,7 @@ pub(super) fn demands(meter: &Meter, view: &Arc<PublishedView>) {
 /// Registers the gauge of the desired state's age.
 pub(super) fn desired_state_age(meter: &Meter, view: &Arc<PublishedView>) {
     let view = Arc::clone(view);
-    let gauge = meter
-        .f64_observable_gauge("leasehold_desired_state_age_seconds")
-        .with_description("Time since the platform last confirmed the desired state.");
-    let _ = gauge
+    let _ = observed_f64(meter, &table::DESIRED_STATE_AGE)
         .with_callback(move |observer| {
             if let Some(age) = view.desired_state_age(clock::now()) {
                 observer.observe(age.as_secs_f64(), &[]);
@@ -281,13 +211,10 @@ pub(super) fn desired_state_age(meter: &Meter, view: &Arc<PublishedView>) {
 /// Registers the gauge of namespaces that the platform forbids to read.
 pub(super) fn unreadable(meter: &Meter, view: &Arc<PublishedView>) {
     let view = Arc::clone(view);
-    let gauge = meter
-        .u64_observable_gauge("leasehold_unreadable_namespaces")
-        .with_description("1 for each served namespace that the coordinator may not read.");
-    let _ = gauge
+    let _ = observed(meter, &table::UNREADABLE_NAMESPACES)
         .with_callback(move |observer| {
             for namespace in view.unreadable() {
-                observer.observe(1, &[KeyValue::new("namespace", namespace)]);
+                observer.observe(1, &[KeyValue::new("served_namespace", namespace)]);
             }
         })
         .build();
