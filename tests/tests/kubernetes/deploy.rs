@@ -225,6 +225,7 @@ images:
     let components = [
         "cert-manager",
         "prometheus",
+        "service-monitor",
         "ipv6",
         "egress",
         "host-network",

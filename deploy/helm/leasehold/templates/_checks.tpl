@@ -16,9 +16,10 @@
 {{- printf "invalid agent.coordinator %q: expected HOST:PORT" . | fail }}
 {{- end }}
 {{- end }}
-{{- with $values.monitoring.podMonitor.interval }}
-{{- if not (regexMatch "^([0-9]+(ms|s|m|h))+$" .) }}
-{{- printf "invalid monitoring.podMonitor.interval %q: use a number with a unit, for example 15s" . | fail }}
+{{- range $name := list "podMonitor" "serviceMonitor" "agents" }}
+{{- $interval := (index $values.monitoring $name).interval | default "" }}
+{{- if not (regexMatch "^([0-9]+(ms|s|m|h))+$" $interval) }}
+{{- printf "invalid monitoring.%s.interval %q: use a number with a unit, for example 15s" $name $interval | fail }}
 {{- end }}
 {{- end }}
 {{- range $name := list "apiServerAddresses" "hostNetworkNodes" }}
@@ -81,8 +82,15 @@
 {{- if and (not .enabled) (or .apiServerAddresses .hostNetworkNodes .egress.enabled) }}
 {{- fail "networkPolicy.enabled is false, so that apiServerAddresses, hostNetworkNodes and egress limit nothing; set it to true, or leave them out" }}
 {{- end }}
-{{- if and .enabled $values.monitoring.podMonitor.enabled (not $values.monitoring.namespace) }}
-{{- fail "monitoring.podMonitor needs monitoring.namespace: name the namespace that Prometheus runs in, for example monitoring, or the network policy keeps it from the metrics" }}
+{{- range $name := list "podMonitor" "serviceMonitor" }}
+{{- if and $values.networkPolicy.enabled (index $values.monitoring $name).enabled (not $values.monitoring.namespace) }}
+{{- printf "monitoring.%s needs monitoring.namespace: name the namespace that Prometheus runs in, for example monitoring, or the network policy keeps it from the metrics" $name | fail }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $values.monitoring }}
+{{- if and .podMonitor.enabled .serviceMonitor.enabled }}
+{{- fail "monitoring.podMonitor and monitoring.serviceMonitor have each replica scraped twice; set one of them to enabled: false" }}
 {{- end }}
 {{- end }}
 

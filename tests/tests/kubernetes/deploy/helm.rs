@@ -89,6 +89,13 @@ fn a_value_that_is_mistyped_or_cannot_work_is_named() {
         ("replicas=none", "/replicas"),
         ("namespaces={leasehold-system}", "is the release's own namespace"),
         ("image.digest=latest", "expected sha256:"),
+        ("monitoring.agents.interval=often", "invalid monitoring.agents.interval"),
+        ("monitoring.serviceMonitor.enabled=true", "needs monitoring.namespace"),
+        (
+            "networkPolicy.enabled=false,monitoring.podMonitor.enabled=true,\
+             monitoring.serviceMonitor.enabled=true",
+            "each replica scraped twice",
+        ),
     ] {
         let Some(mut command) = turn.access().helm_command() else { return };
         command.args(["template", "leasehold", &chart(), "--namespace", NAMESPACE, "--set", set]);
