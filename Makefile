@@ -169,7 +169,7 @@ screenshots: binaries ## Pictures of each view of the page, in target/page; READ
 	    $(if $(README),--readme docs/images/page.png)
 
 .PHONY: generate
-generate: ## Code from the protos, deploy/crds and docs/METRICS.md from the types, and the chart's copies, after a change. `make generate`
+generate: ## Code from the protos, CRDs and docs/METRICS.md from the types, the chart's copies and table. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
 	@UPDATE_EXPECT=1 cargo test --quiet $(CARGO_FLAGS) --workspace --test prometheus the_document
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
@@ -177,6 +177,7 @@ generate: ## Code from the protos, deploy/crds and docs/METRICS.md from the type
 	    { print > file }'
 	@cp deploy/crds/*.leasehold.dev.yaml deploy/helm/leasehold/files/crds/
 	@cp deploy/components/prometheus/alerts.yaml deploy/helm/leasehold/files/
+	@tests/tools/chart_readme
 
 .PHONY: contract
 contract: tools ## At a release: writes the contract that later protos must keep. `make contract`

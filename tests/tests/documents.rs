@@ -1,5 +1,8 @@
 //! The commands in the documents work, and their lists are complete.
 
+#[path = "documents/chart.rs"]
+mod chart;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
