@@ -295,8 +295,11 @@ metadata: {name: green}
 spec: {capacity: 15, maxReplicas: 3}
 ";
     let coordinator = Coordinator::start(&[("builds.yaml", cluster)]);
+    let agent = coordinator.agent("builds", "w-0", &[]);
     eventually("all that alerts ask for", || {
-        let (_, text) = get(coordinator.http, "/metrics")?;
+        let (_, of_coordinator) = get(coordinator.http, "/metrics")?;
+        let (_, of_agent) = get(agent.api, "/metrics")?;
+        let text = of_coordinator + &of_agent;
         let is_there = |name: &&str| {
             text.lines().any(|line| {
                 line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
