@@ -69,7 +69,8 @@ fn an_alert_that_does_not_fire_in_its_situation_is_found() {
     assert!(!output.status.success() && said.contains("LeaseholdHasNoLeader"), "{said}");
 }
 
-/// Each alert names its page, and each page its alert.
+/// Each alert names its page, and each page with the name of an alert its alert. Other pages are
+/// about situations that no alert names.
 #[test]
 fn every_alert_has_a_runbook() {
     let folder = toolbox::root().join("docs/runbooks");
@@ -81,7 +82,7 @@ fn every_alert_has_a_runbook() {
     let names = pages.map(|page| page.file_name().display().to_string());
     let mut pages: Vec<_> =
         names.filter_map(|name| name.strip_suffix(".md").map(str::to_owned)).collect();
-    pages.retain(|name| name != "README");
+    pages.retain(|name| name.starts_with("Leasehold"));
     alerts.sort();
     pages.sort();
     assert_eq!(pages, alerts);
