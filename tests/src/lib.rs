@@ -19,6 +19,7 @@ pub mod prometheus;
 pub mod raw_http2;
 pub mod reader;
 pub mod readme;
+pub mod runbooks;
 pub mod session;
 pub mod slow_disk;
 pub mod toolbox;

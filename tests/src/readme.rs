@@ -38,7 +38,8 @@ pub fn headings(document: &str) -> Vec<&str> {
 }
 
 /// The files and commands of a part of the text, in order. A block in a fence is a file whose first
-/// comment names it; an indented line is a command, which a backslash at its end continues.
+/// comment names it; an indented line is a command, which a backslash at its end or an open quote
+/// continues.
 ///
 /// # Panics
 /// If a file has no name.
@@ -60,14 +61,19 @@ pub fn steps(text: &str) -> Vec<Step> {
             steps.push(Step::Save { file, text });
         } else if INDENTS.contains(&indent) {
             let mut command = line.trim().to_owned();
-            while command.ends_with('\\') {
-                let next = lines.next().expect("a line after a backslash");
+            while command.ends_with('\\') || has_open_quote(&command) {
+                let next = lines.next().expect("a line after a backslash or within a quote");
                 let _ = write!(command, "\n{next}");
             }
             steps.push(Step::Type(command));
         }
     }
     steps
+}
+
+/// Whether a single quote of the command is not closed yet.
+fn has_open_quote(command: &str) -> bool {
+    command.matches('\'').count() % 2 == 1
 }
 
 /// What stands between single backticks in the text, blocks left out.
@@ -120,5 +126,12 @@ Type `make it` and:
         assert_eq!(steps(section(DOCUMENT, "Second")), []);
         assert_eq!(headings(DOCUMENT), ["First", "Second"]);
         assert_eq!(spans(DOCUMENT), ["make it".to_owned()].into());
+    }
+
+    #[test]
+    fn a_command_goes_on_until_its_quote_is_closed() {
+        let text = "    say 'one\n        two' \\\n        three\n    four\n";
+        let want = ["say 'one\n        two' \\\n        three", "four"];
+        assert_eq!(steps(text), want.map(|command| Step::Type(command.to_owned())));
     }
 }

@@ -53,6 +53,8 @@ mod real_node;
 mod removed;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/runbooks.rs"]
+mod runbooks;
 #[path = "kubernetes/scaler.rs"]
 mod scaler;
 #[path = "kubernetes/status.rs"]
