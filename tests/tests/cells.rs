@@ -39,7 +39,7 @@ fn two_state_folders_are_two_cells_and_everybody_says_so() {
     assert!(status.contains(&format!("Cell {}, store ", cells[0])), "{status}");
     assert!(status.contains(first.folder().join("state").to_str().expect("UTF-8")), "{status}");
 
-    // Who only looks at a cell leaves no session behind, which would be refused for want of a hello.
+    // Who only looks at a cell leaves no session behind, to be refused for want of a hello.
     throughout(HELLO_WITHIN + Duration::from_secs(1), || {
         let refused = metric(first.http, "leasehold_refusals_total{reason=\"invalid\"}");
         assert_eq!(refused, Some(0.0));

@@ -325,6 +325,9 @@ async fn endpoints(
 /// This program's version, which is that of the coordinator and agent built with it.
 pub(super) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// How many minor versions two programs may be apart, whichever is the newer one.
+const MINORS_APART_MAX: u64 = 2;
+
 /// A version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u64, u64, u64);
@@ -355,9 +358,9 @@ impl Version {
         parts.next().is_none().then_some(version)
     }
 
-    /// Whether both work together: neighbouring minor versions do.
+    /// Whether both work together (`docs/VERSIONS.md`).
     pub(super) fn is_compatible(self, other: Self) -> bool {
-        self.0 == other.0 && self.1.abs_diff(other.1) <= 1
+        self.0 == other.0 && self.1.abs_diff(other.1) <= MINORS_APART_MAX
     }
 }
 
@@ -420,13 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_versions_are_compatible() {
+    fn versions_of_one_major_and_two_minors_apart_are_compatible() {
         let own = Version(0, 3, 1);
         for (other, wanted) in [
             (Version(0, 3, 9), true),
-            (Version(0, 2, 0), true),
-            (Version(0, 4, 0), true),
-            (Version(0, 1, 9), false),
+            (Version(0, 1, 0), true),
+            (Version(0, 5, 0), true),
+            (Version(0, 0, 9), false),
+            (Version(0, 6, 0), false),
             (Version(1, 3, 1), false),
         ] {
             assert_eq!(own.is_compatible(other), wanted, "{other}");

@@ -220,8 +220,8 @@ pub(super) const RENEWALS: Metric = Metric::counter(
 pub(super) const FAILOVER_DURATION: Metric = Metric::seconds(
     "leasehold_failover_duration_seconds",
     PUSH_SECONDS,
-    "Time from the election of this replica until it planned a cluster: whoever may hold a lease \
-     has reported. One value for each cluster.",
+    "Time from the election of this replica until it planned a cluster: everybody who may hold a \
+     lease has reported. One value for each cluster.",
 );
 pub(super) const EPOCHS_AHEAD: Metric = Metric::counter(
     "leasehold_epochs_ahead_total",
@@ -258,14 +258,15 @@ pub(super) const PROTOCOL_VIOLATIONS: Metric = Metric::counter(
 pub(super) const SESSION_STALLS: Metric = Metric::counter(
     "leasehold_session_stalls_total",
     "{wait}",
-    "Times that a session had to wait: its agent sent faster than it may, or than the driver takes.",
+    "Times that a session had to wait: its agent sent faster than it may, or than the driver \
+     takes.",
 );
 pub(super) const DENIALS: Metric = Metric::counter(
     "leasehold_denials_total",
     "{call}",
-    "Calls of people, autoscalers and replicas that were denied: unauthenticated (no valid token or \
-     certificate), forbidden, unavailable (it could not be decided). The log has at most one line a \
-     minute about an address.",
+    "Calls of people, autoscalers and replicas that were denied: unauthenticated (no valid token \
+     or certificate), forbidden, unavailable (it could not be decided). The log has at most one \
+     line a minute about an address.",
 )
 .by(&["reason"]);
 pub(super) const ORDERS: Metric = Metric::counter(
@@ -284,9 +285,9 @@ pub(super) const STATUS_WRITE_FAILURES: Metric = Metric::counter(
 pub(super) const INJECTIONS: Metric = Metric::counter(
     "leasehold_injections_total",
     "{pod}",
-    "Pods that this replica was asked about: injected, unchanged (it has its agent, or wants none), \
-     refused, unready. Without --webhook-client-ca the log has at most 60 lines a minute about \
-     reviews from one address.",
+    "Pods that this replica was asked about: injected, unchanged (it has its agent, or wants \
+     none), refused, unready. Without --webhook-client-ca the log has at most 60 lines a minute \
+     about reviews from one address.",
 )
 .by(&["result"]);
 pub(super) const VALIDATIONS: Metric = Metric::counter(
