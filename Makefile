@@ -210,7 +210,7 @@ images: ## Container images without a builder, in .cache/images. `make images`, 
 	    --programs "$(TARGET)$(folder:/=)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))")
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, a Kubernetes and its neighbours, pinned, a browser and g++; the first time some 25 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 25 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Where to look for the binaries instead of beside the test's own.
 pub const BINARIES_VARIABLE: &str = "LEASEHOLD_BIN";
@@ -64,6 +65,29 @@ pub fn tool(tool: Tool) -> Option<PathBuf> {
         return Some(path);
     }
     leave_out(&format!("tests with {name}"), "`make tools` installs it", Missing::Installable);
+    None
+}
+
+/// The folder with the programs of the last release, or `None` if they are not there, which is then
+/// noted for the end of `make test`.
+///
+/// # Panics
+/// If they could be built and `CI=true`.
+#[must_use]
+pub fn last_release(what: &str) -> Option<PathBuf> {
+    let folder = root().join(".cache/release");
+    if folder.join("leasehold-agent").is_file() && folder.join("leasehold-coordinator").is_file() {
+        return Some(folder);
+    }
+    let named = std::fs::read_to_string(root().join("tests/tools/last-release"));
+    let commit = format!("{}^{{commit}}", named.expect("the last release is named").trim_end());
+    let mut git = Command::new("git");
+    let known = git.arg("-C").arg(root()).args(["cat-file", "-e", &commit]).output();
+    let (why, missing) = match known {
+        Ok(known) if known.status.success() => ("`make tools` builds it", Missing::Installable),
+        _ => ("the history of this clone does not reach it", Missing::Forbidden),
+    };
+    leave_out(what, why, missing);
     None
 }
 

@@ -2,6 +2,7 @@
 //! reaches the core through the bounded channels here; a full one slows its sender, never the
 //! driver.
 
+mod change_trace;
 mod cluster_changes;
 mod effects;
 mod notices;
@@ -28,7 +29,9 @@ use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
+use tracing::Span;
 
+use self::change_trace::ChangeTrace;
 use self::cluster_changes::ClusterChanges;
 use self::orders::PendingOrders;
 use self::outbox::Outbox;
@@ -92,6 +95,7 @@ pub struct Driver {
     outbox: Outbox,
     changes: broadcast::Sender<Arc<RecordedChange>>,
     cluster_changes: ClusterChanges,
+    change_trace: ChangeTrace,
     history: Arc<History>,
     term_guard: Arc<TermGuard>,
     health: Arc<Health>,
@@ -198,6 +202,7 @@ impl Driver {
             outbox: Outbox::default(),
             changes,
             cluster_changes,
+            change_trace: ChangeTrace::default(),
             history,
             term_guard,
             health,
@@ -363,6 +368,7 @@ impl Driver {
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {
+        let mut span = Span::none();
         match &event {
             Event::Elected(elected) => {
                 self.term_guard.set(Some(Term { epoch: elected.epoch, until: elected.until }));
@@ -378,6 +384,7 @@ impl Driver {
                 self.health.set_role_known();
             }
             Event::Desired(desired) => {
+                span = self.change_trace.begin(at);
                 self.health.set_manifests_read();
                 self.published
                     .send_modify(|published| published.desired = Some(Arc::clone(desired)));
@@ -400,14 +407,14 @@ impl Driver {
         }
         self.metrics.count_event(&event, at);
         self.cluster_changes.record_event(&event);
-        self.core.handle(event, at);
+        span.in_scope(|| self.core.handle(event, at));
         self.progress.record();
         1
     }
 
     fn settle(&mut self, events: usize, heard: Moment) {
         let now = clock::now();
-        let span = tracing::debug_span!("settle", events);
+        let span = self.change_trace.settle(events, now);
         let _entered = (events > 0).then(|| span.enter());
         let start = Instant::now();
         self.core.settle(now, heard);

@@ -11,8 +11,9 @@ use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello};
-use leasehold_types::{ClusterName, GrantNumber, Moment};
+use leasehold_types::{ClusterName, GrantNumber, Moment, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
+use tracing::Span;
 
 use crate::access::Access;
 use crate::clock;
@@ -64,10 +65,20 @@ pub enum SessionEvent {
 #[derive(Debug)]
 pub struct SessionSlot {
     messages: mpsc::Sender<Box<CoordinatorMessage>>,
-    /// A grant of leases that the agent has not said to have applied, and when it was decided.
-    unapplied: Option<(GrantNumber, Moment)>,
+    /// The worker of its agent, once that has said hello.
+    worker: Option<WorkerKey>,
+    unapplied: Option<UnappliedGrant>,
     /// Nothing is sent here: its end is what the reader waits for.
     _kept: oneshot::Sender<Infallible>,
+}
+
+/// A grant of leases that the agent has not said to have applied.
+#[derive(Debug)]
+struct UnappliedGrant {
+    number: GrantNumber,
+    decided: Moment,
+    /// It ends with this.
+    push: Span,
 }
 
 /// Resolves when the driver has dropped the session.
@@ -78,7 +89,7 @@ impl SessionSlot {
     #[must_use]
     pub fn new(messages: mpsc::Sender<Box<CoordinatorMessage>>) -> (Self, SessionDropped) {
         let (kept, dropped) = oneshot::channel();
-        (Self { messages, unapplied: None, _kept: kept }, dropped)
+        (Self { messages, worker: None, unapplied: None, _kept: kept }, dropped)
     }
 
     /// Puts a message in, unless there is no room or the stream to the agent has ended.
@@ -89,10 +100,24 @@ impl SessionSlot {
         self.messages.try_send(Box::new(message))
     }
 
+    /// Notes whose agent it is.
+    pub(crate) fn set_worker(&mut self, worker: WorkerKey) {
+        self.worker = Some(worker);
+    }
+
     /// Notes a grant that changes what the agent holds, unless an earlier one is not applied yet.
-    pub(crate) fn note_grant(&mut self, grant: &Grant, now: Moment) {
-        if grant.pool.is_some() || !grant.streams.is_empty() {
-            self.unapplied.get_or_insert((grant.number, now));
+    /// `push` makes its span, for the worker if that is known.
+    pub(crate) fn note_grant(
+        &mut self,
+        grant: &Grant,
+        now: Moment,
+        push: impl FnOnce(Option<&WorkerKey>) -> Span,
+    ) {
+        let changes = grant.pool.is_some() || !grant.streams.is_empty();
+        if changes && self.unapplied.is_none() {
+            let number = grant.number;
+            self.unapplied =
+                Some(UnappliedGrant { number, decided: now, push: push(self.worker.as_ref()) });
         }
     }
 
@@ -103,8 +128,9 @@ impl SessionSlot {
         applied: GrantNumber,
         arrived: Moment,
     ) -> Option<Duration> {
-        let (_, decided) = self.unapplied.take_if(|(number, _)| *number <= applied)?;
-        Some(arrived.since(decided))
+        let grant = self.unapplied.take_if(|grant| grant.number <= applied)?;
+        grant.push.record("applied", true);
+        Some(arrived.since(grant.decided))
     }
 
     /// Whether the stream to the agent has ended.

@@ -45,7 +45,7 @@ impl Driver {
         self.metrics.count_sent(&message);
         let Some(slot) = self.sessions.get_mut(&conn) else { return };
         if let CoordinatorMessage::Grant(grant) = &message {
-            slot.note_grant(grant, now);
+            slot.note_grant(grant, now, |worker| self.change_trace.push(conn, worker, grant));
         }
         match slot.try_send(message) {
             // The session has just ended; its event is on its way.

@@ -2,8 +2,8 @@
 
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::Turn;
-use leasehold_types::Moment;
 use leasehold_types::message::{AgentMessage, DrainPhase};
+use leasehold_types::{Moment, WorkerKey};
 
 use super::Driver;
 use crate::port::{Envelope, SessionEvent, SessionSlot};
@@ -34,7 +34,13 @@ impl Driver {
             SessionEvent::Agent(message) if self.will_be_resent(conn, &message) => {
                 self.close(conn, at)
             }
-            SessionEvent::Hello(hello, peer) => self.take(Event::Hello(conn, hello, peer), at),
+            SessionEvent::Hello(hello, peer) => {
+                if let Some(slot) = self.sessions.get_mut(&conn) {
+                    let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
+                    slot.set_worker(WorkerKey { cluster, worker });
+                }
+                self.take(Event::Hello(conn, hello, peer), at)
+            }
             // Servers use `SessionEvent::Hello`, which has the peer; tests use this one.
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
                 self.take(Event::Hello(conn, hello, None), at)
