@@ -50,6 +50,7 @@ impl Session {
         let (to, messages) = mpsc::channel(8);
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
             cluster: cluster.into(),
             worker: worker.into(),
             incarnation: 1,

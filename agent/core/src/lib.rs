@@ -112,7 +112,8 @@
 //!     drain_deadline: Duration::from_secs(600),
 //! };
 //! let epoch = Epoch(4);
-//! let welcome = Welcome { epoch, term: TermId(77), cell: None, answers_goodbye: false, terms };
+//! let (term, answers_goodbye, protocol) = (TermId(77), false, 1);
+//! let welcome = Welcome { epoch, term, cell: None, answers_goodbye, protocol, terms };
 //! holder.handle_message(link, CoordinatorMessage::Welcome(welcome), now);
 //! let nonce = effects(&mut holder).into_iter().find_map(|effect| match effect {
 //!     Effect::Send(_, AgentMessage::Report(report)) => Some(report.nonce),

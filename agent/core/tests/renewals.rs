@@ -92,6 +92,7 @@ fn connected(now: Moment) -> Holder<Kept> {
         term: TermId(0),
         cell: None,
         answers_goodbye: false,
+        protocol: 1,
         terms: terms(),
     };
     holder.handle_message(LINK, CoordinatorMessage::Welcome(welcome), now);

@@ -342,6 +342,7 @@ impl Session {
                             term: TermId(0),
                             cell: None,
                             answers_goodbye: false,
+                            protocol: 1,
                             terms: TERMS,
                         };
                         self.send(CoordinatorMessage::Welcome(welcome)).await;

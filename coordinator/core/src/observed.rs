@@ -238,7 +238,7 @@ impl Worker {
             let since = self.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
             self.no_epoch_since = Some(since.unwrap_or(now));
         }
-        let old = self.session.replace(Session::new(conn, hello.link));
+        let old = self.session.replace(Session::new(conn, hello));
         let replaced = old.map(|old| ReplacedSession { conn: old.conn(), is_older: is_newer });
         (replaced, moved)
     }

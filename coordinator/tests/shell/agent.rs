@@ -205,6 +205,7 @@ pub(crate) async fn connect_without_window(address: SocketAddr) -> Channel {
 pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         cluster: cluster.into(),
         worker: worker.into(),
         incarnation: 1,

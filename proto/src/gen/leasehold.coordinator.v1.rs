@@ -111,7 +111,7 @@ impl ::prost::Name for StreamRef {
 /// Who an agent is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
-    /// The version of the protocol that the agent speaks.
+    /// The oldest version of the protocol that the agent speaks.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     /// The cluster that its worker belongs to.
@@ -168,6 +168,9 @@ pub struct Hello {
     /// Which process it is. It is shown to people, and decides nothing.
     #[prost(message, optional, tag = "16")]
     pub process: ::core::option::Option<AgentProcess>,
+    /// The newest version of the protocol that the agent speaks; 0 if it is `protocol`.
+    #[prost(uint32, tag = "17")]
+    pub protocol_max: u32,
 }
 impl ::prost::Name for Hello {
     const NAME: &'static str = "Hello";
@@ -250,6 +253,10 @@ pub struct Welcome {
     /// link, so an agent leaves there without an answer.
     #[prost(bool, tag = "5")]
     pub answers_goodbye: bool,
+    /// The version of the protocol that both sides speak on this link: the newest one that both know.
+    /// 0 from earlier coordinators, which speak `Hello.protocol`.
+    #[prost(uint32, tag = "6")]
+    pub protocol: u32,
 }
 impl ::prost::Name for Welcome {
     const NAME: &'static str = "Welcome";

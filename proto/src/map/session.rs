@@ -14,6 +14,7 @@ use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Refusal,
     RefusalReason, Release, Report, ReportedMemory, Terms, Welcome, WorkerFailure,
 };
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
 };
@@ -102,7 +103,7 @@ impl TryFrom<wire::Hello> for Hello {
 
     fn try_from(hello: wire::Hello) -> Result<Self, Invalid> {
         Ok(Self {
-            protocol: hello.protocol,
+            protocol: protocol_range(hello.protocol, hello.protocol_max)?,
             cluster: cluster_name("hello.cluster", &hello.cluster)?,
             worker: present_worker("hello.worker", &hello.worker)?,
             incarnation: Incarnation(hello.incarnation),
@@ -122,10 +123,18 @@ impl TryFrom<wire::Hello> for Hello {
     }
 }
 
+fn protocol_range(oldest: u32, newest: u32) -> Result<ProtocolRange, Invalid> {
+    // An agent of an earlier release speaks one version, and does not name the newest.
+    let newest = if newest == 0 { oldest } else { newest };
+    let error = Invalid::new("hello.protocol_max", "is older than hello.protocol");
+    ProtocolRange::new(oldest, newest).ok_or(error)
+}
+
 impl From<Hello> for wire::Hello {
     fn from(hello: Hello) -> Self {
         Self {
-            protocol: hello.protocol,
+            protocol: hello.protocol.oldest(),
+            protocol_max: hello.protocol.newest(),
             cluster: hello.cluster.to_string(),
             worker: hello.worker.to_string(),
             incarnation: hello.incarnation.0,
@@ -181,6 +190,10 @@ impl TryFrom<wire::Welcome> for Welcome {
             term: TermId(welcome.term),
             cell: identity("welcome.cell", &welcome.cell)?,
             answers_goodbye: welcome.answers_goodbye,
+            protocol: match welcome.protocol {
+                0 => ProtocolRange::OWN.oldest(),
+                protocol => protocol,
+            },
             terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
@@ -188,9 +201,9 @@ impl TryFrom<wire::Welcome> for Welcome {
 
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
-        let Welcome { epoch, term, cell, answers_goodbye, terms } = welcome;
+        let Welcome { epoch, term, cell, answers_goodbye, protocol, terms } = welcome;
         let terms = Some(terms.into());
-        Self { epoch: epoch.0, term: term.0, cell: text(cell), answers_goodbye, terms }
+        Self { epoch: epoch.0, term: term.0, cell: text(cell), answers_goodbye, protocol, terms }
     }
 }
 

@@ -41,6 +41,7 @@ pub mod mutation;
 pub mod name;
 pub mod order;
 pub mod pem;
+pub mod protocol;
 pub mod quantity;
 pub mod share;
 pub mod similar;

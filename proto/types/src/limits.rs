@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-/// The version of the session protocol that this build speaks.
+/// The newest version of the session protocol that this build speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
-/// The oldest version of the session protocol that this build still understands.
+/// The oldest version of the session protocol that this build still speaks.
 pub const PROTOCOL_VERSION_MIN: u32 = 1;
 
 /// How often a coordinator sends an agent that it cannot serve yet that it must wait.

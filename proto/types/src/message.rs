@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::PROTOCOL_VERSION;
+use crate::protocol::ProtocolRange;
 use crate::share::WorkerAddress;
 use crate::{
     AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
@@ -51,8 +51,8 @@ pub enum CoordinatorMessage {
 /// Who an agent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The version of the protocol that the agent speaks.
-    pub protocol: u32,
+    /// The versions of the protocol that the agent speaks.
+    pub protocol: ProtocolRange,
     /// The cluster that its worker belongs to.
     pub cluster: ClusterName,
     /// The worker that it serves.
@@ -93,7 +93,7 @@ impl Hello {
     pub fn example(worker: WorkerKey) -> Self {
         let WorkerKey { cluster, worker } = worker;
         Self {
-            protocol: PROTOCOL_VERSION,
+            protocol: ProtocolRange::OWN,
             cluster,
             worker,
             incarnation: Incarnation(1),
@@ -156,6 +156,8 @@ pub struct Welcome {
     /// Whether the coordinator answers the report of leaving with [`RefusalReason::Left`]; false in
     /// earlier releases, which only end the link.
     pub answers_goodbye: bool,
+    /// The version of the protocol that both sides speak from now on.
+    pub protocol: u32,
     /// The times that hold.
     pub terms: Terms,
 }

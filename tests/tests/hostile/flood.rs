@@ -36,6 +36,7 @@ impl Session {
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
             cluster: "noisy".into(),
             worker: worker.into(),
             incarnation: 1,

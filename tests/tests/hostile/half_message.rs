@@ -31,6 +31,7 @@ fn framed(message: &OpenSessionRequest) -> Vec<u8> {
 pub(crate) async fn answer_to_half_a_message(address: SocketAddr, worker: &str) -> String {
     let hello = Hello {
         protocol: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         cluster: "builds".into(),
         worker: worker.into(),
         incarnation: 1,

@@ -53,6 +53,7 @@ pub(crate) async fn after_a_session(
     let channel = connect(address).await?;
     let hello = Hello {
         protocol: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         cluster: "noisy".into(),
         worker,
         incarnation: 1,

@@ -165,6 +165,7 @@ impl Peer {
     async fn say_hello(&self, fixture: &AccessFixture, worker: &str) {
         self.say(Said::Hello(Hello {
             protocol: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
             cluster: fixture.cluster(),
             worker: worker.into(),
             incarnation: 1,
@@ -353,6 +354,7 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     let mut peer = fixture.dial(&hostile).await;
     peer.say(Said::Hello(Hello {
         protocol: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         cluster: fixture.cluster(),
         worker: "w-1".into(),
         incarnation: 2,

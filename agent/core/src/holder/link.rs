@@ -5,12 +5,13 @@ mod welcome;
 
 use std::time::Duration;
 
-use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
+use leasehold_types::limits::RELEASED_MAX;
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Refusal,
     RefusalReason, Report, ReportedMemory, Terms,
 };
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId, Version,
 };
@@ -196,7 +197,7 @@ impl<J: Journal> Holder<J> {
         self.link.last_message_at = now;
         let epoch_seen = self.epoch.filter(|_| self.was_granted());
         let hello = Hello {
-            protocol: PROTOCOL_VERSION,
+            protocol: ProtocolRange::OWN,
             cluster: self.config.cluster.clone(),
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,

@@ -44,7 +44,7 @@ open
     the link opens: `open`
 closed
     the link breaks: `closed`
-welcome EPOCH [term=N] [cell=N] [ttl=TIME] [answers]
+welcome EPOCH [term=N] [cell=N] [protocol=N] [ttl=TIME] [answers]
     the coordinator admits the agent: its epoch, term and cell, how long leases last (10s), and
     whether it answers the report of leaving: `welcome 5 term=2`
 refuse leader|newer ADDRESS|INCARNATION
@@ -252,6 +252,7 @@ fn welcome(words: &mut Words) -> CoordinatorMessage {
         term: TermId(words.parse_value("term").unwrap_or(0)),
         cell: words.parse_value("cell").map(CellId),
         answers_goodbye: words.flag("answers"),
+        protocol: words.parse_value("protocol").unwrap_or(1),
         terms: terms(words),
     })
 }

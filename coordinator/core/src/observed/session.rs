@@ -1,6 +1,7 @@
 //! A worker's connection: what was last received on it, and what was last sent.
 
-use leasehold_types::message::{Beat, DrainOrder};
+use leasehold_types::message::{Beat, DrainOrder, Hello};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{LinkNumber, Nonce};
 
 use crate::event::ConnId;
@@ -10,6 +11,8 @@ use crate::event::ConnId;
 pub(crate) struct Session {
     conn: ConnId,
     link: LinkNumber,
+    /// The version of the protocol that both sides speak.
+    protocol: u32,
     reported: bool,
     /// The newest report or beat.
     nonce: Nonce,
@@ -24,10 +27,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(conn: ConnId, link: LinkNumber) -> Self {
+    pub(super) fn new(conn: ConnId, hello: &Hello) -> Self {
+        let own = ProtocolRange::OWN;
         Self {
             conn,
-            link,
+            link: hello.link,
+            // A hello without a common version is refused before.
+            protocol: own.newest_common(hello.protocol).unwrap_or(own.newest()),
             reported: false,
             nonce: Nonce(0),
             echoed: Nonce(0),
@@ -43,6 +49,11 @@ impl Session {
 
     pub(crate) fn link(&self) -> LinkNumber {
         self.link
+    }
+
+    /// The version of the protocol that both sides speak.
+    pub(crate) fn protocol(&self) -> u32 {
+        self.protocol
     }
 
     /// Whether its report is adopted.

@@ -19,6 +19,7 @@ use leasehold_types::message::{
     Beat, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Release, Report, ReportedMemory,
     WorkerFailure,
 };
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{
     AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce,
     SetName, StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
@@ -56,10 +57,11 @@ answers [on|off] [confirm=late]
 confirmed
     the platform answers the renewal that waits: `confirmed`
 hello CONN WORKER [cluster=CLUSTER] [inc=INCARNATION] [link=N] [seen=EPOCH] [term=N] [cell=N] \
-[gen=GENERATION] [id=N] [peer=ADDRESS] [knows=INCARNATION] [take_over=yes]
+[gen=GENERATION] [id=N] [peer=ADDRESS] [knows=INCARNATION] [take_over=yes] \
+[protocol=OLDEST-NEWEST]
     an agent dials: its incarnation (1) and link (CONN), the epoch, term and cell that it has
     obeyed, its worker's generation (0), its identity and address, from which incarnation on its
-    journal is complete (0: all), and whether it takes the name over:
+    journal is complete (0: all), whether it takes the name over, and the protocols that it speaks:
     `hello 2 w1 inc=9 link=1 id=8 knows=9`
 report CONN [NONCE] [knows=INCARNATION] [aged=yes] [left=INCARNATION] \
 [pool=TOKEN:SIZE[/GRANTED[/FLOOR]]] [run=JOBS] [streams=STREAM:TOKEN,…] [drain=PHASE]
@@ -286,6 +288,7 @@ impl CoreScenario {
             generation: words.parse_value("gen").unwrap_or(0),
             identity: words.parse_value("id").map(AgentId),
             take_over: words.is("take_over", "yes"),
+            protocol: words.value("protocol").map_or(ProtocolRange::OWN, protocol),
             knows_from: Incarnation(words.parse_value("knows").unwrap_or(0)),
             ..Hello::example(WorkerKey { cluster, worker })
         };
@@ -425,6 +428,12 @@ fn with_identity(text: &str) -> (&str, Option<AgentId>) {
 }
 
 /// `TOKEN:SIZE[/GRANTED[/FLOOR]]`
+fn protocol(text: &str) -> ProtocolRange {
+    let (oldest, newest) = text.split_once('-').unwrap_or((text, text));
+    let [oldest, newest] = [oldest, newest].map(|number| number.parse().expect("a version"));
+    ProtocolRange::new(oldest, newest).expect("a range")
+}
+
 fn pool(text: &str) -> HeldPool {
     let (token, sizes) = text.split_once(':').expect("TOKEN:SIZE");
     let mut sizes = sizes.split('/').map(|size| size.parse().expect("a size"));

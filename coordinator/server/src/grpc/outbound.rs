@@ -334,6 +334,7 @@ mod tests {
             term: TermId(0),
             cell: None,
             answers_goodbye: false,
+            protocol: 1,
             terms,
         }))
     }

@@ -92,6 +92,7 @@ pub(super) fn message(said: Said) -> OpenSessionRequest {
 pub(super) fn hello(cluster: &str, worker: &str, link: u64) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         cluster: cluster.to_owned(),
         worker: worker.to_owned(),
         incarnation: 1,

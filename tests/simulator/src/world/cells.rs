@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{CoordinatorMessage, Hello, Terms, Welcome};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{CellId, Epoch, Incarnation, LinkNumber, TermId, WorkerName};
 
 use crate::system::clock::MS;
@@ -49,7 +50,9 @@ impl World {
         let ttl = self.profile.ttl;
         let terms = Terms { ttl, beat: ttl / 3, reserve: ttl * 2, drain_deadline: ttl * 10 };
         let term = TermId(OTHER.0 as u64);
-        let welcome = Welcome { epoch, term, cell: Some(OTHER), answers_goodbye: true, terms };
+        let (cell, answers_goodbye) = (Some(OTHER), true);
+        let protocol = ProtocolRange::OWN.newest();
+        let welcome = Welcome { epoch, term, cell, answers_goodbye, protocol, terms };
         self.agent_call(pod, |holder, now| {
             holder.handle_open(number, now);
             holder.handle_message(number, CoordinatorMessage::Welcome(welcome), now);

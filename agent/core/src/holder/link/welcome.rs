@@ -2,6 +2,7 @@
 
 use leasehold_types::message::Welcome;
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{GrantNumber, Moment, TermId};
 
 use super::{Holder, Stage};
@@ -10,7 +11,11 @@ use crate::journal::{Journal, Record};
 
 impl<J: Journal> Holder<J> {
     pub(super) fn welcome(&mut self, welcome: Welcome, now: Moment) {
-        let Welcome { epoch, term, cell, answers_goodbye, terms } = welcome;
+        let Welcome { epoch, term, cell, answers_goodbye, protocol, terms } = welcome;
+        if !ProtocolRange::OWN.contains(protocol) {
+            self.protocol_violation("a welcome to a protocol that the agent does not speak", now);
+            return;
+        }
         if let (Some(own), Some(other)) = (self.cell, cell)
             && own != other
             && !mutation::on(Mutation::OtherCellObeyed)

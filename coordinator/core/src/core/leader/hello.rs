@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{Moment, WorkerKey};
 
 use super::Leader;
@@ -124,13 +124,13 @@ impl Leader {
 }
 
 fn check_protocol(hello: &Hello) -> Result<(), HelloRefusal> {
-    if (PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
+    let (own, theirs) = (ProtocolRange::OWN, hello.protocol);
+    if own.newest_common(theirs).is_some() {
         return Ok(());
     }
     let message = format!(
-        "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
-         {PROTOCOL_VERSION}: bring both to releases that share one",
-        hello.protocol
+        "the agent speaks protocol {theirs}, this coordinator {own}: bring both to releases that \
+         share one"
     );
     Err((RefusalReason::Protocol, message))
 }

@@ -65,9 +65,10 @@ impl Leader {
         };
         let Some(session) = self.worker_mut(key).and_then(Worker::session_mut) else { return };
         session.welcome_sent();
+        let protocol = session.protocol();
         self.sessions.welcome(conn, now + CREDIT_MAX);
         let (term, cell) = (self.term, self.cell);
-        let welcome = Welcome { epoch, term, cell, answers_goodbye: true, terms };
+        let welcome = Welcome { epoch, term, cell, answers_goodbye: true, protocol, terms };
         self.replica.send(conn, CoordinatorMessage::Welcome(welcome));
     }
 }
