@@ -113,11 +113,13 @@ async fn a_cluster_that_no_manifest_defines_is_refused_by_name() {
 async fn an_agent_of_another_protocol_is_refused() {
     use leasehold_proto::coordinator::v1::open_session_request::Message;
     let replica = Replica::leading().await;
-    for protocol in [0, 1_000] {
+    // An agent of an earlier release names one version, and no newest one.
+    for (protocol, protocol_max) in [(0, 0), (1_000, 0), (1_000, 2_000)] {
         let mut agent = Agent::dial(replica.grpc).await;
         agent
             .say(Message::Hello(leasehold_proto::coordinator::v1::Hello {
                 protocol,
+                protocol_max,
                 ..hello("crawl", "w-0")
             }))
             .await;

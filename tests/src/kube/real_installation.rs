@@ -51,15 +51,27 @@ impl RealInstallation {
     /// If it does not come up.
     #[must_use]
     pub fn start_with(nodes: usize, overlay: &Path, before: impl FnOnce(&Access)) -> Option<Self> {
-        Some(Self::install(RealCluster::start()?, nodes, overlay, before))
+        Self::start_by(nodes, |access| {
+            before(access);
+            apply(access, overlay);
+            Some(())
+        })
+    }
+
+    /// The same, installed in another way; none also where that says so.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_by(nodes: usize, install: impl FnOnce(&Access) -> Option<()>) -> Option<Self> {
+        Self::install(RealCluster::start()?, nodes, install)
     }
 
     fn install(
         mut cluster: RealCluster,
         nodes: usize,
-        overlay: &Path,
-        before: impl FnOnce(&Access),
-    ) -> Self {
+        install: impl FnOnce(&Access) -> Option<()>,
+    ) -> Option<Self> {
         for _ in 1..nodes {
             cluster.add_node();
         }
@@ -69,10 +81,7 @@ impl RealInstallation {
         let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);
         cluster.load(&worker.program(&toolbox::binary("job_worker"), "/job_worker"));
         let access = cluster.access();
-        before(access);
-        for folder in [&toolbox::root().join("deploy/crds"), overlay] {
-            access.kubectl(&["apply", "-k", folder.to_str().expect("UTF-8")]);
-        }
+        install(access)?;
         let rollout = ["rollout", "status", "deployment/leasehold-coordinator", "--timeout=120s"];
         let own = ["--namespace", HOME];
         if let Err(why) = access.try_kubectl(&[&own[..], &rollout].concat()) {
@@ -83,14 +92,19 @@ impl RealInstallation {
             let nodes = say(&["describe", "nodes"]);
             panic!("{why}\n{}\n{logs}\n{nodes}", say(&["describe", "pods"]));
         }
-        Self { cluster }
+        Some(Self { cluster })
     }
 
     /// The installation of this test binary, with one node, started when it is first asked for;
     /// none as with [`Self::start`]. It ends with the process.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RealInstallation>> = OnceLock::new();
-        let start = || Some(Self::install(RealCluster::start_shared()?, 1, &dev(), |_| ()));
+        let start = || {
+            Self::install(RealCluster::start_shared()?, 1, |access| {
+                apply(access, &dev());
+                Some(())
+            })
+        };
         SHARED.get_or_init(start).as_ref()
     }
 
@@ -119,6 +133,13 @@ impl RealInstallation {
         let file = File::create(&seen).expect("a file for what is seen");
         let watch = watch.stdout(file).spawn().expect("kubectl starts");
         TestNamespace { installation: self, namespace, journals, seen, watch }
+    }
+}
+
+/// Applies `crds` and an overlay.
+fn apply(access: &Access, overlay: &Path) {
+    for folder in [&toolbox::root().join("deploy/crds"), overlay] {
+        access.kubectl(&["apply", "-k", folder.to_str().expect("UTF-8")]);
     }
 }
 

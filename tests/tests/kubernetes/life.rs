@@ -5,6 +5,8 @@
 mod asked;
 #[path = "life/ends.rs"]
 mod ends;
+#[path = "life/helm.rs"]
+mod helm;
 #[path = "life/nodes.rs"]
 mod nodes;
 #[path = "life/page.rs"]

@@ -1,0 +1,74 @@
+//! The chart on a real node: from its installation to the first lease, and an upgrade and a
+//! rollback while jobs run.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use tests::kube::{Access, RealInstallation, list};
+use tests::process::eventually;
+use tests::toolbox;
+
+use super::{cluster, deployment, nothing_broke};
+
+/// The namespace of the release.
+const HOME: &str = "leasehold-system";
+
+#[test]
+fn the_chart_gives_leases_and_is_upgraded_and_rolled_back_under_load() {
+    let chart = toolbox::root().join("deploy/helm/leasehold");
+    let chart = chart.to_str().expect("UTF-8");
+    let mut begun = None;
+    let installed = RealInstallation::start_by(1, |access| {
+        begun = Some(Instant::now());
+        helm(access, &["install", "leasehold", chart, "--create-namespace", "--set=replicas=2"])
+    });
+    let (Some(installation), Some(begun)) = (installed, begun) else { return };
+    let ready = begun.elapsed();
+    let namespace = installation.namespace("chart");
+    namespace.apply(&list(cluster(4)));
+    let short = ["--streams", "--job-ms-min=1000", "--job-ms-max=3000"];
+    namespace.apply(&deployment(&namespace, 2, &short));
+    eventually("the first job", || (!namespace.evidence().runs.is_empty()).then_some(()));
+    println!("helm install: ready after {ready:.1?}, the first job after {:.1?}", begun.elapsed());
+    namespace.until("wc/builds", ".status.jobs.running", "4");
+    namespace.until("ss/feeds", ".status.streams.owned", "6");
+
+    let access = installation.cluster().access();
+    for step in [
+        &["upgrade", "leasehold", chart, "--set=replicas=2", "--set=logLevel=debug"][..],
+        &["rollback", "leasehold", "1"],
+    ] {
+        let replaced = coordinators(access);
+        let begun = Instant::now();
+        helm(access, step).expect("Helm has installed it");
+        eventually("other coordinators", || {
+            coordinators(access).is_disjoint(&replaced).then_some(())
+        });
+        println!("helm {}: every coordinator replaced after {:.1?}", step[0], begun.elapsed());
+        let before = namespace.evidence().runs.len();
+        eventually("more jobs", || (namespace.evidence().runs.len() > before + 4).then_some(()));
+    }
+    let owned = namespace.evidence().owns;
+    assert_eq!(owned.len(), 6, "each stream has one owner, from the first lease on: {owned:#?}");
+
+    namespace.kubectl(&["delete", "wc/builds", "deployment/builds"]);
+    namespace.until_no_pod("");
+    nothing_broke(&namespace.evidence(), 4);
+}
+
+/// Runs Helm on the release until all is ready; none where Helm is not built.
+fn helm(access: &Access, arguments: &[&str]) -> Option<()> {
+    let mut command = access.helm_command()?;
+    command.args(arguments).args(["--namespace", HOME, "--wait", "--timeout=170s"]);
+    let output = command.output().expect("Helm starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    Some(())
+}
+
+/// The coordinators' pods, also those that end.
+fn coordinators(access: &Access) -> BTreeSet<String> {
+    let label = "--selector=app.kubernetes.io/name=leasehold-coordinator";
+    let pods = access.kubectl(&["--namespace", HOME, "get", "pods", label, "--output=name"]);
+    pods.lines().map(str::to_owned).collect()
+}
