@@ -59,6 +59,8 @@ mod runbooks;
 mod scaler;
 #[path = "kubernetes/status.rs"]
 mod status;
+#[path = "kubernetes/stored_objects.rs"]
+mod stored_objects;
 #[path = "kubernetes/stream_lists.rs"]
 mod stream_lists;
 #[path = "kubernetes/swarm.rs"]

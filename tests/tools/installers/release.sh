@@ -1,5 +1,5 @@
-# The coordinator and the agent of the last release, built from its sources: the tests run them
-# beside today's. `last-release` names its commit, or its tag.
+# The coordinator and the agent of the last release, built from its sources, and its `deploy` folder:
+# the tests run them beside today's. `last-release` names its commit, or its tag.
 
 install_release() {
     local commit folder sources caches=${XDG_CACHE_HOME:-$HOME/.cache}/leasehold other
@@ -14,6 +14,7 @@ install_release() {
     # Two clones that build at once would do the work twice.
     exec {lock}>"$caches/release.lock"
     flock "$lock"
+    [[ -d $folder/deploy ]] || git -C "$root" archive "$commit" deploy | tar -x -C "$folder"
     if [[ ! -x $folder/leasehold-coordinator || ! -x $folder/leasehold-agent ]]; then
         echo "==> building the last release (the first time three to five minutes)"
         sources=$folder/sources
