@@ -68,15 +68,16 @@ pub fn tool(tool: Tool) -> Option<PathBuf> {
     None
 }
 
-/// The folder with the programs of the last release, or `None` if they are not there, which is then
-/// noted for the end of `make test`.
+/// The folder with the programs and the `deploy` folder of the last release, or `None` if they are
+/// not there, which is then noted for the end of `make test`.
 ///
 /// # Panics
 /// If they could be built and `CI=true`.
 #[must_use]
 pub fn last_release(what: &str) -> Option<PathBuf> {
     let folder = root().join(".cache/release");
-    if folder.join("leasehold-agent").is_file() && folder.join("leasehold-coordinator").is_file() {
+    let parts = ["leasehold-agent", "leasehold-coordinator", "deploy/crds"];
+    if parts.iter().all(|part| folder.join(part).exists()) {
         return Some(folder);
     }
     let named = std::fs::read_to_string(root().join("tests/tools/last-release"));

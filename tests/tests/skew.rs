@@ -41,8 +41,8 @@ fn todays_agents_work_with_coordinators_of_the_last_release() {
     run([Build::Last, Build::Today]);
 }
 
-/// A rollout of the coordinators and one of the agents, and back: each start of a process is of
-/// the other release, on the files that the former one has left.
+/// A rollout of the coordinators and one of the agents, and back: starts are of one release and of
+/// the other in turn, also on the files that the other one has left.
 #[test]
 fn both_releases_take_over_from_each_other() {
     run([Build::Alternating, Build::Alternating]);

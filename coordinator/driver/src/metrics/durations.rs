@@ -1,15 +1,16 @@
 //! Measures from the leader's notices how long handovers, drains and failovers take.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::Event;
-use leasehold_types::{Moment, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
-/// The handovers, and the drains, that are measured at once. With more, those that have begun are
-/// forgotten: their streams may be in no set any more, so that nothing would end them.
+/// The handovers, and the drains, that are measured at once; more are not.
 const MEASURED_MAX: usize = 10_000;
 
 /// What has taken a time.
@@ -26,7 +27,11 @@ pub(super) enum Measured {
 /// What goes on in this replica's term.
 #[derive(Debug, Default)]
 pub(super) struct Durations {
+    desired: Option<Arc<Desired>>,
     elected: Option<Moment>,
+    /// The clusters that were there at the election, and are not planned yet. None until the first
+    /// desired state is known.
+    held: Option<BTreeSet<ClusterName>>,
     handovers: Begun<StreamKey>,
     drains: Begun<WorkerKey>,
 }
@@ -36,15 +41,20 @@ impl Durations {
     pub(super) fn update(&mut self, notice: &Notice, now: Moment) -> Option<Measured> {
         match notice {
             Notice::Elected(_) => {
-                *self = Self { elected: Some(now), ..Self::default() };
+                let desired = self.desired.take();
+                let held = desired.as_deref().map(names);
+                *self = Self { desired, elected: Some(now), held, ..Self::default() };
                 None
             }
             Notice::Deposed(_) => {
-                *self = Self::default();
+                *self = Self { desired: self.desired.take(), ..Self::default() };
                 None
             }
-            Notice::HoldEnded(_) => {
-                self.elected.map(|elected| Measured::Failover(now.since(elected)))
+            // Of a cluster that was made in the term, too, which no failover has delayed.
+            Notice::HoldEnded(cluster) => {
+                let was_held = self.held.as_mut().is_some_and(|held| held.remove(cluster));
+                let elected = self.elected.filter(|_| was_held)?;
+                Some(Measured::Failover(now.since(elected)))
             }
             Notice::StreamRevoked { stream, .. } => {
                 self.handovers.begin(stream, now);
@@ -69,10 +79,23 @@ impl Durations {
 
     /// Takes an event for the core.
     pub(super) fn record_event(&mut self, event: &Event, now: Moment) {
-        if let Event::Undrain(worker) = event {
-            self.drains.end(worker, now);
+        match event {
+            Event::Undrain(worker) => {
+                self.drains.end(worker, now);
+            }
+            Event::Desired(desired) => {
+                // Nothing grants a stream of a set that is gone.
+                self.handovers.0.retain(|stream, _| desired.sets.contains_key(&stream.set));
+                self.held.get_or_insert_with(|| names(desired));
+                self.desired = Some(Arc::clone(desired));
+            }
+            _ => {}
         }
     }
+}
+
+fn names(desired: &Desired) -> BTreeSet<ClusterName> {
+    desired.clusters.keys().cloned().collect()
 }
 
 /// When some things began.
@@ -87,10 +110,9 @@ impl<K> Default for Begun<K> {
 
 impl<K: Clone + Eq + Hash> Begun<K> {
     fn begin(&mut self, key: &K, now: Moment) {
-        if self.0.len() >= MEASURED_MAX {
-            self.0.clear();
+        if self.0.len() < MEASURED_MAX {
+            self.0.entry(key.clone()).or_insert(now);
         }
-        self.0.entry(key.clone()).or_insert(now);
     }
 
     fn end(&mut self, key: &K, now: Moment) -> Option<Duration> {
@@ -100,7 +122,8 @@ impl<K: Clone + Eq + Hash> Begun<K> {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_types::{ClusterName, Epoch, SetName, StreamName, Token, WorkerName};
+    use leasehold_coordinator_core::desired::Cluster;
+    use leasehold_types::{Epoch, SetName, StreamName, Token, WorkerName};
 
     use super::*;
 
@@ -139,6 +162,25 @@ mod tests {
         assert_eq!(durations.update(&granted(3), seconds(7)), None);
     }
 
+    /// One cluster and no set.
+    fn desired() -> Event {
+        let clusters = [(worker("a").cluster, Arc::new(Cluster::example()))].into();
+        Event::Desired(Arc::new(Desired { clusters, ..Desired::default() }))
+    }
+
+    #[test]
+    fn a_stream_whose_set_is_removed_is_not_handed_over() {
+        let mut durations = Durations::default();
+        let (stream, worker) = (stream(), worker("a"));
+        let [first, second] = [1, 2].map(token);
+        let revoked =
+            Notice::StreamRevoked { worker: worker.clone(), stream: stream.clone(), token: first };
+        durations.update(&revoked, seconds(1));
+        durations.record_event(&desired(), seconds(2));
+        let granted = Notice::StreamGranted { worker, stream, token: second };
+        assert_eq!(durations.update(&granted, seconds(9)), None, "the set is there again");
+    }
+
     #[test]
     fn a_drain_that_is_taken_back_or_begins_anew_is_not_measured() {
         let mut durations = Durations::default();
@@ -161,10 +203,12 @@ mod tests {
         let mut durations = Durations::default();
         let planned = Notice::HoldEnded(worker("a").cluster);
         assert_eq!(durations.update(&planned, seconds(1)), None);
+        durations.record_event(&desired(), seconds(1));
         durations.update(&Notice::DrainStarted(worker("a")), seconds(1));
         durations.update(&Notice::Elected(Epoch(2)), seconds(2));
         let took = Measured::Failover(Duration::from_secs(3));
         assert_eq!(durations.update(&planned, seconds(5)), Some(took));
+        assert_eq!(durations.update(&planned, seconds(6)), None, "made again in the term");
         assert_eq!(durations.update(&Notice::Gone(worker("a")), seconds(6)), None);
         durations.update(&Notice::Deposed(Epoch(2)), seconds(7));
         assert_eq!(durations.update(&planned, seconds(8)), None);
@@ -176,7 +220,7 @@ mod tests {
         for key in 0..=MEASURED_MAX {
             begun.begin(&key, seconds(1));
         }
-        assert_eq!(begun.0.len(), 1, "only the last one");
-        assert_eq!(begun.end(&MEASURED_MAX, seconds(2)), Some(Duration::from_secs(1)));
+        assert_eq!(begun.end(&MEASURED_MAX, seconds(2)), None, "one too many");
+        assert_eq!(begun.end(&0, seconds(2)), Some(Duration::from_secs(1)));
     }
 }

@@ -195,7 +195,7 @@ pub(super) const PUSH_DURATION: Metric = Metric::seconds(
 pub(super) const HANDOVER_DURATION: Metric = Metric::seconds(
     "leasehold_handover_duration_seconds",
     WORK_SECONDS,
-    "Time from the revoke of a stream until it is granted to another worker, under one leader.",
+    "Time from the revoke of a stream until its next grant, under one leader.",
 );
 pub(super) const DRAIN_DURATION: Metric = Metric::seconds(
     "leasehold_drain_duration_seconds",
@@ -221,7 +221,7 @@ pub(super) const FAILOVER_DURATION: Metric = Metric::seconds(
     "leasehold_failover_duration_seconds",
     PUSH_SECONDS,
     "Time from the election of this replica until it planned a cluster: everybody who may hold a \
-     lease has reported. One value for each cluster.",
+     lease has reported. One value for each cluster that was there at the election.",
 );
 pub(super) const EPOCHS_AHEAD: Metric = Metric::counter(
     "leasehold_epochs_ahead_total",
