@@ -15,7 +15,7 @@ impl ProtocolRange {
     /// What this build speaks.
     pub const OWN: Self = Self { oldest: PROTOCOL_VERSION_MIN, newest: PROTOCOL_VERSION };
 
-    /// The versions from `oldest` to `newest`; `None` if that is none.
+    /// The versions from `oldest` to `newest`; `None` if `oldest` is the newer one.
     #[must_use]
     pub fn new(oldest: u32, newest: u32) -> Option<Self> {
         (oldest <= newest).then_some(Self { oldest, newest })
