@@ -13,6 +13,9 @@ go_build() {
         -o "$1/.$2.new" "$4") && mv "$1/.$2.new" "$1/$2"
 }
 
+# go_no_flags: none for the linker.
+go_no_flags() { :; }
+
 # go_install NAME KEY WHOSE LDFLAGS ENTRY...: builds what is missing into .cache/NAME. An entry is the
 # name of a binary, its module's folder, its package, and how long the first build takes on two
 # cores. LDFLAGS is a function that prints flags for the linker. Fails if a binary could not be built.

@@ -185,9 +185,27 @@ pub(crate) fn folder(path: &str) -> PathBuf {
     toolbox::root().join("deploy").join(path)
 }
 
-/// The pods of the installed coordinator.
+/// The namespace of the coordinator.
+pub(crate) const HOME: &str = "leasehold-system";
+
+/// The pods of the installed coordinator, also those that end.
 pub(crate) fn coordinator_pods(access: &Access) -> Vec<Value> {
-    Namespace::existing(access, "leasehold-system").all_pods()
+    Namespace::existing(access, HOME).all_pods()
+}
+
+/// The chart's folder.
+pub(crate) fn chart() -> String {
+    folder("helm/leasehold").to_str().expect("UTF-8").to_owned()
+}
+
+/// Runs Helm in the coordinator's namespace; returns what it prints, or none where it is not built.
+pub(crate) fn helm(access: &Access, arguments: &[&str]) -> Option<String> {
+    let output = access.helm_command()?.args(arguments).args(["--namespace", HOME]).output();
+    let output = output.expect("Helm starts");
+    let [out, error] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
+    assert!(output.status.success(), "{arguments:?}: {out}{error}");
+    Some(out)
 }
 
 /// Waits until all pods of the coordinator are there: their admission is the namespace's level of

@@ -7,10 +7,7 @@ helm_binaries=(
     "helm helm helm.sh/helm/v4/cmd/helm 3 to 5 minutes"
 )
 
-# helm_flags: none for the linker.
-helm_flags() { :; }
-
 install_helm() {
-    go_install helm "$(key "$here"/helm/go.{mod,sum})" "the tests'" helm_flags \
+    go_install helm "$(key "$here"/helm/go.{mod,sum})" "the tests'" go_no_flags \
         "${helm_binaries[@]}" || true
 }

@@ -13,9 +13,6 @@ neighbours_binaries=(
     "keda-operator neighbours github.com/kedacore/keda/v2/cmd/operator up to a minute"
 )
 
-# neighbours_flags: none for the linker.
-neighbours_flags() { :; }
-
 # neighbours_definitions NAME MODULE FOLDER: copies a module's definitions to .cache/neighbours/NAME.
 neighbours_definitions() {
     local target=$root/.cache/neighbours/$1 module
@@ -32,7 +29,7 @@ neighbours_definitions() {
 install_neighbours() {
     local pins
     pins=$(key "$here"/{neighbours,prometheus-adapter}/go.{mod,sum} "$here"/neighbours/*/*.go)
-    if go_install neighbours "$pins" "the tests' neighbour" neighbours_flags "${neighbours_binaries[@]}"; then
+    if go_install neighbours "$pins" "the tests' neighbour" go_no_flags "${neighbours_binaries[@]}"; then
         neighbours_definitions keda-crds github.com/kedacore/keda/v2 config/crd/bases
         neighbours_definitions cert-manager-crds github.com/cert-manager/cert-manager deploy/crds
     fi

@@ -7,10 +7,7 @@ otelcol_binaries=(
     "otelcol otelcol . 1 to 3 minutes"
 )
 
-# otelcol_flags: none for the linker.
-otelcol_flags() { :; }
-
 install_otelcol() {
-    go_install otelcol "$(key "$here"/otelcol/{go.mod,go.sum,main.go})" "the tests'" otelcol_flags \
+    go_install otelcol "$(key "$here"/otelcol/{go.mod,go.sum,main.go})" "the tests'" go_no_flags \
         "${otelcol_binaries[@]}" || true
 }

@@ -6,13 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tests::kube::Access;
 use tests::toolbox;
 
 use super::{ExclusiveControlPlane, folder, kustomization, objects, remove, render, stand_ins};
 use super::{until_kinds_are_known, until_pods_are_admitted};
+use crate::installed::{HOME, chart, helm};
 
-const NAMESPACE: &str = "leasehold-system";
 /// Labels that Helm's objects have and kustomize's do not, or with another value.
 const OWN_LABELS: [&str; 4] = [
     "app.kubernetes.io/managed-by",
@@ -55,11 +54,11 @@ fn the_chart_renders_what_kustomize_builds() {
         let built = kustomization(&first, &components, labels);
         let built = format!("{}\n---\n{definitions}", render(access, built.path()));
         let values = file.to_str().expect("UTF-8");
-        let Some(rendered) = run(access, &["template", "leasehold", &chart(), "--values", values])
+        let Some(rendered) = helm(access, &["template", "leasehold", &chart(), "--values", values])
         else {
             return;
         };
-        run(access, &["lint", "--strict", &chart(), "--values", values]);
+        helm(access, &["lint", "--strict", &chart(), "--values", values]);
         let (built, rendered) = (parsed(&built), parsed(&rendered));
         let keys =
             |objects: &BTreeMap<ObjectKey, Value>| objects.keys().cloned().collect::<BTreeSet<_>>();
@@ -98,7 +97,7 @@ fn a_value_that_is_mistyped_or_cannot_work_is_named() {
         ),
     ] {
         let Some(mut command) = turn.access().helm_command() else { return };
-        command.args(["template", "leasehold", &chart(), "--namespace", NAMESPACE, "--set", set]);
+        command.args(["template", "leasehold", &chart(), "--namespace", HOME, "--set", set]);
         let output = command.output().expect("Helm starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(expected), "{set}: {said}");
@@ -112,17 +111,17 @@ fn helm_installs_upgrades_rolls_back_and_keeps_the_definitions() {
     let _stand_ins = stand_ins(access);
     let before = objects(access);
     let chart = chart();
-    if run(access, &["install", "leasehold", &chart, "--create-namespace"]).is_none() {
+    if helm(access, &["install", "leasehold", &chart, "--create-namespace"]).is_none() {
         return;
     }
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
-    run(access, &["upgrade", "leasehold", &chart, "--set", "replicas=2"]);
+    helm(access, &["upgrade", "leasehold", &chart, "--set", "replicas=2"]);
     until_pods_are_admitted(access, 2);
-    run(access, &["rollback", "leasehold", "1"]);
+    helm(access, &["rollback", "leasehold", "1"]);
     until_pods_are_admitted(access, 3);
-    run(access, &["uninstall", "leasehold"]);
-    remove(access, &["namespace", NAMESPACE]);
+    helm(access, &["uninstall", "leasehold"]);
+    remove(access, &["namespace", HOME]);
     let left: BTreeSet<String> = objects(access).difference(&before).cloned().collect();
     let kinds = |name: &String| name.starts_with("CustomResourceDefinition /");
     assert!(left.iter().all(kinds), "{left:#?}");
@@ -131,20 +130,6 @@ fn helm_installs_upgrades_rolls_back_and_keeps_the_definitions() {
         std::fs::read_dir(folder("helm/leasehold/files/crds")).expect("a folder").count()
     );
     remove(access, &["-k", folder("crds").to_str().expect("UTF-8")]);
-}
-
-/// Runs Helm in the release's namespace; returns what it prints, or none where it is not built.
-fn run(access: &Access, arguments: &[&str]) -> Option<String> {
-    let output = access.helm_command()?.args(arguments).args(["--namespace", NAMESPACE]).output();
-    let output = output.expect("Helm starts");
-    let [out, error] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
-    assert!(output.status.success(), "{arguments:?}: {out}{error}");
-    Some(out)
-}
-
-fn chart() -> String {
-    folder("helm/leasehold").to_str().expect("UTF-8").to_owned()
 }
 
 fn values_files() -> Vec<PathBuf> {

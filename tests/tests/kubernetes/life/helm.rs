@@ -6,23 +6,22 @@ use std::time::Instant;
 
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Access, RealInstallation, list};
+use tests::kube::{Access, RealInstallation, list, names};
 use tests::process::eventually;
-use tests::toolbox;
 
 use super::{cluster, deployment, nothing_broke};
-
-/// The namespace of the release.
-const HOME: &str = "leasehold-system";
+use crate::installed::{chart, coordinator_pods, helm};
 
 #[test]
 fn the_chart_gives_leases_and_is_upgraded_and_rolled_back_under_load() {
-    let chart = toolbox::root().join("deploy/helm/leasehold");
-    let chart = chart.to_str().expect("UTF-8");
+    let chart = &*chart();
     let mut begun = None;
     let installed = RealInstallation::start_by(1, |access| {
         begun = Some(Instant::now());
-        helm(access, &["install", "leasehold", chart, "--create-namespace", "--set=replicas=2"])
+        until_ready(
+            access,
+            &["install", "leasehold", chart, "--create-namespace", "--set=replicas=2"],
+        )
     });
     let (Some(installation), Some(begun)) = (installed, begun) else { return };
     let ready = begun.elapsed();
@@ -50,7 +49,7 @@ fn the_chart_gives_leases_and_is_upgraded_and_rolled_back_under_load() {
     ] {
         let replaced = coordinators(access);
         let begun = Instant::now();
-        helm(access, step).expect("Helm has installed it");
+        until_ready(access, step).expect("Helm has installed it");
         eventually("other coordinators", || {
             coordinators(access).is_disjoint(&replaced).then_some(())
         });
@@ -67,18 +66,11 @@ fn the_chart_gives_leases_and_is_upgraded_and_rolled_back_under_load() {
 }
 
 /// Runs Helm on the release until all is ready; none where Helm is not built.
-fn helm(access: &Access, arguments: &[&str]) -> Option<()> {
-    let mut command = access.helm_command()?;
-    command.args(arguments).args(["--namespace", HOME, "--wait", "--timeout=170s"]);
-    let output = command.output().expect("Helm starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
-    Some(())
+fn until_ready(access: &Access, arguments: &[&str]) -> Option<()> {
+    helm(access, &[arguments, &["--wait", "--timeout=170s"]].concat()).map(|_| ())
 }
 
-/// The coordinators' pods, also those that end.
+/// The names of the coordinators' pods.
 fn coordinators(access: &Access) -> BTreeSet<String> {
-    let label = "--selector=app.kubernetes.io/name=leasehold-coordinator";
-    let pods = access.kubectl(&["--namespace", HOME, "get", "pods", label, "--output=name"]);
-    pods.lines().map(str::to_owned).collect()
+    names(&coordinator_pods(access)).into_iter().collect()
 }
