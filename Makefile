@@ -35,14 +35,12 @@ FUZZ_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),60)
 FUZZER ?= all
 # For `make reconnects`: how often the leader ends.
 FAILOVERS ?= 200
-# For `make images`: amd64, arm64 or both; this machine's if empty. Only an ARCH of the command line
-# counts: some environments have one of their own. It is checked where it is used.
+# For `make images` and `make release`: amd64, arm64 or both; if empty, this machine's and both. Only
+# an ARCH of the command line counts: some environments have one of their own.
 ARCHITECTURES := $(if $(filter command%,$(origin ARCH)),$(ARCH))
-TARGET_amd64 := x86_64-unknown-linux-gnu
-TARGET_arm64 := aarch64-unknown-linux-gnu
-TARGETS = $(foreach arch,$(ARCHITECTURES),$(or $(TARGET_$(arch)),$(error ARCH=$(arch): use amd64, arm64 or "amd64 arm64")))
-# The agent in its image is built for size (Cargo.toml says how).
-AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
+# For both: the registry and folder that the images are published in.
+IMAGES ?=
+RELEASE = --profile $(PROFILE) $(ARCHITECTURES:%=--architecture %) $(IMAGES:%=--images %)
 TARGET := $${CARGO_TARGET_DIR:-target}
 BUF := .cache/bin/buf
 
@@ -192,22 +190,12 @@ binaries: ## The coordinator, the agent and the command line, not optimised. `ma
 
 .PHONY: images
 images: ## Container images without a builder, in .cache/images. `make images`, `make images PROFILE=dev` or `make images ARCH="amd64 arm64"`
-	$(call say,building static programs ($(PROFILE)))
-	@host=$$(rustc -vV | sed -n 's/^host: //p'); \
-	for target in $(or $(TARGETS),$$host); do \
-	    linker=$$([[ $$target == $$host ]] || echo "-C linker=$${target%%-*}-linux-gnu-gcc"); \
-	    for built in coordinator:$(PROFILE) agent:$(AGENT_PROFILE); do \
-	        name=$${built%:*}; \
-	        cargo rustc $(CARGO_FLAGS) $(if $(TARGETS),--target $$target) --profile $${built#*:} \
-	            -p leasehold-$$name --bin leasehold-$$name \
-	            -- -C target-feature=+crt-static -C strip=symbols $$linker; \
-	    done; \
-	done
-	$(call say,packing)
-	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin images -- --archives .cache/images \
-	    $(foreach folder,$(or $(TARGETS:%=/%),/),\
-	    $(if $(filter release,$(PROFILE)),--programs "$(TARGET)$(folder:/=)/agent") \
-	    --programs "$(TARGET)$(folder:/=)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))")
+	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- images --output .cache/images $(RELEASE)
+
+.PHONY: release
+release: ## Programs, images, packages, chart and checksums for amd64 and arm64, in target/dist. `make release` or `make release IMAGES=registry.example/leasehold`
+	@$(MAKE) tools TOOLS=packaging
+	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
 tools: ## buf, grpcurl, Helm, otelcol, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 25 minutes. `make tools` or `make tools TOOLS=grpcurl`

@@ -11,8 +11,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use leasehold_types::flag::join_negative_values;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{CellId, ClusterName, WorkerName};
@@ -215,6 +215,12 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The command line's definition, for manual pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 impl Invocation {

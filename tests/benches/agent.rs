@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use leasehold_release::Program;
 use tests::answers::shows;
 use tests::bench;
-use tests::kube::Program;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     cluster: Option<String>,
     /// The agent's image
     #[arg(long, value_name = "IMAGE", value_parser = image)]
-    #[arg(default_value = names::AGENT_IMAGE)]
+    #[arg(default_value = names::AGENT_IMAGE.as_str())]
     image: String,
     /// A setting of the sidecar, named as its annotation without config.leasehold.dev/. A pod's own
     /// annotation overrides it; may be repeated

@@ -1,5 +1,7 @@
 //! The names of labels, annotations and objects on Kubernetes. A released name never changes.
 
+use std::sync::LazyLock;
+
 /// The API group of all kinds.
 pub const GROUP: &str = "leasehold.dev";
 /// Their version.
@@ -106,9 +108,13 @@ pub fn binding(pipeline: &str, node: &str) -> String {
 pub fn selector(cluster: &str) -> String {
     format!("{CLUSTER_LABEL}={cluster}")
 }
-/// Where images are unless an installation says otherwise: in a registry that cannot exist (RFC
-/// 6761), so that nobody else's image is pulled under these names.
-pub const IMAGES: &str = "registry.invalid/leasehold";
+/// The registry and folder of the images, unless an installation names another: what `make release
+/// IMAGES=...` was given, or else a registry that cannot exist (RFC 6761), so that no image of
+/// somebody else is pulled under these names.
+pub const IMAGES: &str = match option_env!("LEASEHOLD_IMAGES") {
+    Some(images) => images,
+    None => "registry.invalid/leasehold",
+};
 /// The agent's image of this version.
-pub const AGENT_IMAGE: &str =
-    concat!("registry.invalid/leasehold/agent:", env!("CARGO_PKG_VERSION"));
+pub static AGENT_IMAGE: LazyLock<String> =
+    LazyLock::new(|| format!("{IMAGES}/agent:{}", env!("CARGO_PKG_VERSION")));

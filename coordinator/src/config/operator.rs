@@ -49,8 +49,7 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
     #[arg(default_value = "leasehold.dev")]
     pub audience: String,
-    /// The image of injected agents [default: registry.invalid/leasehold/agent:VERSION, with the
-    /// version of this program].
+    /// The image of injected agents [default: the one of this program's release].
     #[arg(long, value_name = "IMAGE", env = "LEASEHOLD_AGENT_IMAGE")]
     pub agent_image: Option<String>,
     /// The user and group of injected agents: UID:GID, or `none` to leave both to the pod, the
@@ -168,7 +167,7 @@ impl OperatorArgs {
 
     fn injection(&self) -> Result<InjectionSettings, UsageError> {
         let Self { namespace, service, webhook_listen: listen, .. } = self;
-        let image = self.agent_image.clone().unwrap_or_else(|| names::AGENT_IMAGE.to_owned());
+        let image = self.agent_image.clone().unwrap_or_else(|| names::AGENT_IMAGE.clone());
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
         if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
             return refuse(format!(
@@ -248,7 +247,7 @@ mod tests {
     #[test]
     fn injected_agents_have_the_coordinators_version_and_dial_its_service_by_default() {
         let named = settings(&["--namespace", "ours", "--service", "lh"]).expect("valid");
-        assert_eq!(named.image, names::AGENT_IMAGE);
+        assert_eq!(named.image, *names::AGENT_IMAGE);
         assert_eq!(named.coordinator, "lh.ours.svc:7400");
         let given = ["--agent-image", "mirror/agent:7", "--agent-coordinator", "10.0.0.1:1"];
         let given = settings(&given).expect("valid");

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use leasehold_release::Image;
 use serde_json::json;
 
 use super::binaries;
 use super::bridge::{Bridge, run};
 use super::control_plane::{ControlPlane, end_of, local};
 use super::guard::Leftover;
-use super::image::Image;
 use super::machine;
 use super::pki::{AUTHORITY, Subject};
 use crate::process::{Process, until_ok};

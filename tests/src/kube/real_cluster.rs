@@ -3,12 +3,13 @@
 
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
+use leasehold_release::Image;
+
 use super::access::Access;
 use super::binaries;
 use super::bridge::Bridge;
 use super::control_plane::{ControlPlane, NetworkLocation};
 use super::guard::{Guard, Leftover};
-use super::image::Image;
 use super::machine;
 use super::node::Node;
 use crate::toolbox;

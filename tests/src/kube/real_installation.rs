@@ -12,14 +12,13 @@ use std::sync::OnceLock;
 
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
+use leasehold_release::{Image, Program};
 use serde_json::{Value, json};
 
 use super::access::Access;
 use super::bridge::run;
-use super::image::Image;
 use super::namespace::Namespace;
 use super::real_cluster::RealCluster;
-use super::release::Program;
 use crate::process::{eventually, until_ok};
 use crate::toolbox;
 
@@ -75,7 +74,7 @@ impl RealInstallation {
         for _ in 1..nodes {
             cluster.add_node();
         }
-        for program in Program::ALL {
+        for program in Program::WITH_IMAGE {
             cluster.load(&program.image(&toolbox::binary(program.binary())));
         }
         let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);

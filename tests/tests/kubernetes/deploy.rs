@@ -23,8 +23,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use leasehold_injection::Sidecar;
+use leasehold_release::Program;
 use serde_json::{Value, json};
-use tests::kube::{Access, Namespace, Program, RealCluster, object};
+use tests::kube::{Access, Namespace, RealCluster, object};
 use tests::process::{Coordinator, eventually, get, until_ok};
 use tests::toolbox;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use tests::kube::{Image, PAUSE_IMAGE, RealCluster};
+use leasehold_release::Image;
+use tests::kube::{PAUSE_IMAGE, RealCluster};
 use tests::process::until_ok;
 
 /// What a real node leaves its traces in, as far as this machine shows it.

@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn expects_the_agent_image_of_the_coordinator_version() {
-        let own = names::AGENT_IMAGE;
+        let own = names::AGENT_IMAGE.as_str();
         for (image, agent) in [
             ("mirror:5000/leasehold/coordinator:0.9.1", "registry.invalid/leasehold/agent:0.9.1"),
             (

@@ -4,10 +4,9 @@ use std::process::{Command, Stdio};
 
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
+use leasehold_release::{Image, Program};
 use serde_json::{Value, json};
-use tests::kube::{
-    Image, Program, RealInstallation, TestNamespace, container, list, object, until,
-};
+use tests::kube::{RealInstallation, TestNamespace, container, list, object, until};
 use tests::process::eventually;
 use tests::toolbox;
 

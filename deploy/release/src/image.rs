@@ -1,13 +1,15 @@
 //! Container images of one layer, packed without a builder, for one architecture or several.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
+
+use crate::architecture::Architecture;
+use crate::checksums::sha256;
 
 /// An image to be packed.
 #[derive(Clone, Debug)]
@@ -58,13 +60,13 @@ impl Image {
     /// # Panics
     /// If a file cannot be read or the archive not be written.
     pub fn pack(&self, archive: &Path) {
-        pack(&[(architecture(), self)], archive);
+        pack(&[(Architecture::own().expect("images for this machine"), self)], archive);
     }
 
     /// Its configuration, with the digest of its layer.
     fn config(&self, architecture: Architecture, layer: &str) -> String {
         json!({
-            "architecture": architecture,
+            "architecture": architecture.name(),
             "os": "linux",
             "created": "2026-01-01T00:00:00Z",
             "config": {
@@ -74,7 +76,7 @@ impl Image {
                 "User": self.user,
             },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer}")] },
-            "history": [{ "created_by": "tests" }],
+            "history": [{ "created_by": "leasehold-release" }],
         })
         .to_string()
     }
@@ -94,9 +96,6 @@ impl Image {
     }
 }
 
-/// The architecture of an image, in the words of images.
-pub type Architecture = &'static str;
-
 /// Writes an archive with an image for each of these architectures, under the name of the first. It
 /// is an OCI image layout, whose index `ctr images import` and registries read, and for `docker
 /// load` an archive of the image for this machine, or else of the first.
@@ -109,13 +108,14 @@ pub fn pack(images: &[(Architecture, &Image)], archive: &Path) {
     let file = std::fs::File::create(archive).expect("the archive is created");
     let mut blobs = Blobs { tar: Builder::new(file), written: BTreeSet::new() };
     let (mut manifests, mut for_docker) = (Vec::new(), None);
+    let own = Architecture::own().ok();
     for &(architecture, image) in images {
         let layer = blobs.add(&format!("{OCI}.layer.v1.tar"), &image.layer().expect("a layer"));
         let config = blobs.add(
             &format!("{OCI}.config.v1+json"),
             &image.config(architecture, &layer.digest).into_bytes(),
         );
-        if for_docker.is_none() || architecture == self::architecture() {
+        if for_docker.is_none() || Some(architecture) == own {
             for_docker = Some(json!([{
                 "Config": config.path(), "RepoTags": [first.reference], "Layers": [layer.path()],
             }]));
@@ -126,7 +126,7 @@ pub fn pack(images: &[(Architecture, &Image)], archive: &Path) {
             "config": config.descriptor, "layers": [layer.descriptor],
         });
         let mut manifest = blobs.add(&kind, &manifest.to_string().into_bytes()).descriptor;
-        manifest["platform"] = json!({ "architecture": architecture, "os": "linux" });
+        manifest["platform"] = json!({ "architecture": architecture.name(), "os": "linux" });
         manifests.push(manifest);
     }
     let kind = format!("{OCI}.index.v1+json");
@@ -160,7 +160,7 @@ struct Blob {
 
 impl Blobs {
     fn add(&mut self, kind: &str, data: &[u8]) -> Blob {
-        let digest = hex(data);
+        let digest = sha256(data);
         let descriptor =
             json!({ "mediaType": kind, "digest": format!("sha256:{digest}"), "size": data.len() });
         let blob = Blob { digest, descriptor };
@@ -189,37 +189,10 @@ fn header(size: usize, mode: u32) -> Header {
     header
 }
 
-fn hex(data: &[u8]) -> String {
-    digest(&SHA256, data).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// That of this machine.
-fn architecture() -> Architecture {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// That of a program, as its ELF header says.
-///
-/// # Errors
-/// If it cannot be read, or is of none that images are made for.
-pub fn architecture_of(program: &Path) -> std::io::Result<Architecture> {
-    /// Where the header has the number of the machine (elf(5)), which these write little-endian.
-    const MACHINE: std::ops::Range<usize> = 18..20;
-    let mut header = [0; MACHINE.end];
-    std::fs::File::open(program)?.read_exact(&mut header)?;
-    match &header[MACHINE] {
-        [62, 0] if header.starts_with(b"\x7fELF") => Ok("amd64"),
-        [183, 0] if header.starts_with(b"\x7fELF") => Ok("arm64"),
-        _ => Err(std::io::Error::other("no program for amd64 or arm64")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     /// A file that looks like a program for a machine with this number.
@@ -238,7 +211,9 @@ mod tests {
         let files = [("x86", 62), ("arm", 183)];
         let files = files.map(|(name, machine)| program(folder.path(), name, machine));
         let image = |file: &Path| Image::new("mirror.invalid/it:1", &["/it"]).file(file, "/it");
-        let images = files.each_ref().map(|file| (architecture_of(file).expect("it"), image(file)));
+        let images = files
+            .each_ref()
+            .map(|file| (Architecture::of_program(file).expect("an architecture"), image(file)));
         let archive = folder.path().join("it.tar");
         pack(&images.each_ref().map(|(name, image)| (*name, image)), &archive);
 
@@ -250,7 +225,7 @@ mod tests {
             let mut data = Vec::new();
             entry.read_to_end(&mut data).expect("its content");
             if let Some(digest) = path.strip_prefix("blobs/sha256/") {
-                assert_eq!(digest, hex(&data));
+                assert_eq!(digest, sha256(&data));
             }
             blobs.insert(path, data);
         }
@@ -283,8 +258,8 @@ mod tests {
         assert_eq!((manifests.len(), layers[0] == layers[1]), (2, false));
         let docker = &parsed("manifest.json")[0];
         assert_eq!(docker["RepoTags"], json!(["mirror.invalid/it:1"]));
-        let own = usize::from(architecture() == "arm64");
+        let own = usize::from(Architecture::own().ok() == Some(Architecture::Arm64));
         assert_eq!(docker["Layers"], json!([layers[own]]));
-        architecture_of(&archive).expect_err("it is no program");
+        Architecture::of_program(&archive).expect_err("not a program");
     }
 }

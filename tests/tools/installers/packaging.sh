@@ -1,0 +1,49 @@
+# What `make release` needs beside Rust: the compiler's target and Debian's linker for arm64, an
+# emulator that runs such programs, and Cargo's tools for Debian packages and bills of materials.
+
+CARGO_DEB=3.8.0
+CARGO_CYCLONEDX=0.5.9
+ARM64=aarch64-unknown-linux-gnu
+
+# cargo_tool NAME VERSION: builds a tool of Cargo from its source.
+cargo_tool() {
+    fresh "$1" "$2" && return
+    rm -f "$bin/$1"
+    on_path "$1" "$2" --version "$2" && return
+    echo "==> installing $1 (one to two minutes)"
+    # Built in the debug profile and without the workspace's flags: it runs for seconds.
+    if ! env -u RUSTFLAGS -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --force \
+        "${@:3}" --version "$2" --root "$root/.cache" "$1" >"$log" 2>&1; then
+        left_out "$1" "cargo could not install it: $(tail -n 1 "$log")"
+        return
+    fi
+    echo "$2" >"$bin/$1.key"
+}
+
+install_packaging() {
+    local wanted=() package command
+    local -A commands=([gcc-aarch64-linux-gnu]=aarch64-linux-gnu-gcc
+        [qemu-user-static]=qemu-aarch64-static)
+    # Packages are compressed by the library that is in Rust.
+    cargo_tool cargo-deb "$CARGO_DEB" --no-default-features
+    cargo_tool cargo-cyclonedx "$CARGO_CYCLONEDX"
+    if [[ ! -d $(cd "$root" && rustc --print sysroot)/lib/rustlib/$ARM64 ]]; then
+        echo "==> installing the compiler's target for arm64 (some seconds)"
+        (cd "$root" && rustup target add "$ARM64") >"$log" 2>&1 ||
+            left_out "programs for arm64" "rustup could not add the target: $(tail -n 1 "$log")"
+    fi
+    for package in "${!commands[@]}"; do
+        command -v "${commands[$package]}" >/dev/null || wanted+=("$package")
+    done
+    [[ -e /usr/aarch64-linux-gnu/lib/libc.a ]] || wanted+=(libc6-dev-arm64-cross)
+    ((${#wanted[@]} > 0)) || return 0
+    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+        left_out "programs for arm64" "they need ${wanted[*]} (Debian's names)"
+        return
+    fi
+    echo "==> installing ${wanted[*]} (Debian's packages, up to a minute)"
+    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
+        left_out "programs for arm64" "apt-get could not install: $(tail -n 1 "$log")"
+    fi
+}
