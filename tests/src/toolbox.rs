@@ -76,7 +76,8 @@ pub fn tool(tool: Tool) -> Option<PathBuf> {
 #[must_use]
 pub fn last_release(what: &str) -> Option<PathBuf> {
     let folder = root().join(".cache/release");
-    let parts = ["leasehold-agent", "leasehold-coordinator", "deploy/crds"];
+    let parts =
+        ["leasehold-agent", "leasehold-coordinator", "deploy/crds", "deploy/helm/leasehold"];
     if parts.iter().all(|part| folder.join(part).exists()) {
         return Some(folder);
     }

@@ -6,9 +6,9 @@ release_build() {
     local sources=$2/sources
     rm -rf "$sources" "$2/deploy" && mkdir "$sources" &&
         git -C "$root" archive "$1" | tar -x -C "$sources" || return
-    # Without the Kubernetes client, which these tests do not need, nor anybody who debugs.
+    # With the default features, as users build both: the coordinator runs in a pod, too.
     (cd "$sources" && CARGO_TARGET_DIR=$2/target CARGO_PROFILE_DEV_DEBUG=0 nice cargo build \
-        --locked --no-default-features -p leasehold-coordinator -p leasehold-agent) || return
+        --locked -p leasehold-coordinator -p leasehold-agent) || return
     mv "$2"/target/debug/leasehold-{coordinator,agent} "$sources/deploy" "$2"
 }
 
@@ -19,7 +19,8 @@ install_release() {
             "the history of this clone does not reach it"
         return
     fi
-    folder=$caches/release-$commit
+    # In a folder without the suffix the coordinator lacks the Kubernetes client.
+    folder=$caches/release-$commit-kubernetes
     mkdir -p "$folder"
     ln -sfn "$folder" "$root/.cache/release"
     # Two clones that build at once would do the work twice.
@@ -27,7 +28,7 @@ install_release() {
     flock "$lock"
     # It comes last: with it all is there.
     if [[ ! -d $folder/deploy ]]; then
-        echo "==> building the last release (the first time three to five minutes)"
+        echo "==> building the last release (the first time five to eight minutes)"
         if release_build "$commit" "$folder" >"$log" 2>&1; then
             for other in "$caches"/release-*; do
                 [[ $other == "$folder" ]] || rm -rf "$other"
