@@ -71,8 +71,13 @@ impl Program {
     /// The same in another registry and folder.
     #[must_use]
     pub fn reference_in(self, images: &str) -> String {
-        let name = self.binary().trim_start_matches("leasehold-");
-        format!("{images}/{name}:{}", crate::VERSION)
+        format!("{images}/{}:{}", self.image_name(), crate::VERSION)
+    }
+
+    /// The same with another tag.
+    #[must_use]
+    pub fn reference_with_tag(self, tag: &str) -> String {
+        format!("{IMAGES}/{}:{tag}", self.image_name())
     }
 
     /// Its image, with the program from this file: one program, nobody's user, nothing else, as
@@ -87,5 +92,9 @@ impl Program {
     pub fn image_named(self, reference: &str, file: &Path) -> Image {
         let path = format!("/{}", self.binary());
         Image::new(reference, &[&path]).program(file, &path)
+    }
+
+    fn image_name(self) -> &'static str {
+        self.binary().trim_start_matches("leasehold-")
     }
 }

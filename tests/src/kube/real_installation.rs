@@ -50,9 +50,9 @@ impl RealInstallation {
     /// If it does not come up.
     #[must_use]
     pub fn start_with(nodes: usize, overlay: &Path, before: impl FnOnce(&Access)) -> Option<Self> {
-        Self::start_by(nodes, |access| {
-            before(access);
-            apply(access, overlay);
+        Self::start_by(nodes, |cluster| {
+            before(cluster.access());
+            apply(cluster.access(), overlay);
             Some(())
         })
     }
@@ -62,14 +62,17 @@ impl RealInstallation {
     /// # Panics
     /// If it does not come up.
     #[must_use]
-    pub fn start_by(nodes: usize, install: impl FnOnce(&Access) -> Option<()>) -> Option<Self> {
+    pub fn start_by(
+        nodes: usize,
+        install: impl FnOnce(&RealCluster) -> Option<()>,
+    ) -> Option<Self> {
         Self::install(RealCluster::start()?, nodes, install)
     }
 
     fn install(
         mut cluster: RealCluster,
         nodes: usize,
-        install: impl FnOnce(&Access) -> Option<()>,
+        install: impl FnOnce(&RealCluster) -> Option<()>,
     ) -> Option<Self> {
         for _ in 1..nodes {
             cluster.add_node();
@@ -79,8 +82,18 @@ impl RealInstallation {
         }
         let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);
         cluster.load(&worker.program(&toolbox::binary("job_worker"), "/job_worker"));
-        let access = cluster.access();
-        install(access)?;
+        install(&cluster)?;
+        let installation = Self { cluster };
+        installation.wait_for_rollout();
+        Some(installation)
+    }
+
+    /// Waits until every coordinator is Ready and as its Deployment says now.
+    ///
+    /// # Panics
+    /// If one is not for a long time; shows the pods, a log and the nodes.
+    pub fn wait_for_rollout(&self) {
+        let access = self.cluster.access();
         let rollout = ["rollout", "status", "deployment/leasehold-coordinator", "--timeout=120s"];
         let own = ["--namespace", HOME];
         if let Err(why) = access.try_kubectl(&[&own[..], &rollout].concat()) {
@@ -91,7 +104,6 @@ impl RealInstallation {
             let nodes = say(&["describe", "nodes"]);
             panic!("{why}\n{}\n{logs}\n{nodes}", say(&["describe", "pods"]));
         }
-        Some(Self { cluster })
     }
 
     /// The installation of this test binary, with one node, started when it is first asked for;
@@ -99,8 +111,8 @@ impl RealInstallation {
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RealInstallation>> = OnceLock::new();
         let start = || {
-            Self::install(RealCluster::start_shared()?, 1, |access| {
-                apply(access, &dev());
+            Self::install(RealCluster::start_shared()?, 1, |cluster| {
+                apply(cluster.access(), &dev());
                 Some(())
             })
         };

@@ -9,3 +9,5 @@ mod fixture;
 mod installation;
 #[path = "check/workers.rs"]
 mod workers;
+
+pub(crate) use fixture::until_all_is_well;

@@ -69,7 +69,7 @@ pub(super) fn check_as_text(access: &Access, arguments: &[&str]) -> String {
 }
 
 /// Waits until nothing fails.
-pub(super) fn until_all_is_well(access: &Access) {
+pub(crate) fn until_all_is_well(access: &Access) {
     until_ok("all is well", || {
         let found = check(access, &[]);
         if found.code == Some(0) { Ok(()) } else { Err(format!("{:#}", found.report)) }

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
-use leasehold_release::{Image, Program};
+use leasehold_release::Program;
 use serde_json::{Value, json};
 use tests::kube::{RealInstallation, TestNamespace, container, list, object, until};
 use tests::process::eventually;
@@ -68,9 +68,8 @@ fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
 fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     let Some(installation) = RealInstallation::shared() else { return };
     let namespace = installation.namespace("image");
-    let another = Image::new(ANOTHER_IMAGE, &["/leasehold-agent"]);
     let program = toolbox::binary(Program::Agent.binary());
-    installation.cluster().load(&another.program(&program, "/leasehold-agent"));
+    installation.cluster().load(&Program::Agent.image_named(ANOTHER_IMAGE, &program));
     let workers = two_workers(&namespace);
     let sidecar = "/spec/initContainers/0";
     let patch = json!([
