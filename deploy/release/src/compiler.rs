@@ -116,6 +116,8 @@ impl Compiler {
         }
         let flags = self.rustc_flags()?.join(OsString::from("\x1f").as_os_str());
         command.current_dir(&self.root).env("CARGO_ENCODED_RUSTFLAGS", flags);
+        // Nothing of this is kept: symbols are stripped, and a release is compiled once.
+        command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false");
         if Some(architecture) != Architecture::own().ok() {
             let name = target.to_uppercase().replace('-', "_");
             command.env(format!("CARGO_TARGET_{name}_LINKER"), architecture.linker());
@@ -135,7 +137,10 @@ impl Compiler {
         let mut flags = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"]
             .map(OsString::from)
             .to_vec();
-        for (folder, name) in [(&home, "/cargo"), (&self.root, "/leasehold")] {
+        // The last that fits counts.
+        for (folder, name) in
+            [(&home, "/cargo"), (&self.root, "/leasehold"), (&self.target(), "/target")]
+        {
             let mut flag = OsString::from("--remap-path-prefix=");
             flag.extend([folder.as_os_str(), "=".as_ref(), name.as_ref()]);
             flags.push(flag);
