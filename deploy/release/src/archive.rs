@@ -2,7 +2,7 @@
 //! and nobody's name.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -26,8 +26,7 @@ impl Archive {
     pub(crate) fn create(path: &Path, root: &str, time_s: u64) -> anyhow::Result<Self> {
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let gzip = GzBuilder::new().mtime(0).write(file, Compression::best());
-        Ok(Self { tar: Builder::new(gzip), root: root.to_owned(), time_s })
+        Ok(Self { tar: Builder::new(compressed(file)), root: root.to_owned(), time_s })
     }
 
     /// Adds data as a file at a path below the root. Those that may be run are programs.
@@ -81,6 +80,22 @@ impl Archive {
         header.set_mtime(self.time_s);
         header
     }
+}
+
+/// Writes data compressed.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn gzip(data: &[u8], path: &Path) -> anyhow::Result<()> {
+    let named = || format!("cannot write {}", path.display());
+    let file = File::create(path).with_context(named)?;
+    let mut gzip = compressed(file);
+    gzip.write_all(data).and_then(|()| gzip.try_finish()).with_context(named)
+}
+
+/// Compresses what is written to it; the result has no name and no time.
+fn compressed(file: File) -> GzEncoder<File> {
+    GzBuilder::new().write(file, Compression::default())
 }
 
 /// Whether a file may be run.

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::architecture::Architecture;
+use crate::archive;
 use crate::compiler::Compiler;
 use crate::program::Program;
 use crate::run;
@@ -52,9 +53,15 @@ pub(crate) fn write(
         .current_dir(&compiler.root))
 }
 
-/// Copies what the package has beside the program.
+/// Copies what the package has beside the program, manual pages compressed, as Debian has them.
 fn stage(compiler: &Compiler, program: Program, pages: &Path, staged: &Path) -> anyhow::Result<()> {
     copy_tree(pages, staged)?;
+    let manual = staged.join("man");
+    for name in crate::file_names(&manual)? {
+        let page = manual.join(&name);
+        archive::gzip(&std::fs::read(&page)?, &manual.join(format!("{name}.gz")))?;
+        std::fs::remove_file(page)?;
+    }
     let units = compiler.root.join("deploy/systemd");
     let prefix = match program {
         Program::Coordinator => "coordinator",

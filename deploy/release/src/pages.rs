@@ -24,8 +24,13 @@ pub(crate) fn write(program: Program, folder: &Path) -> anyhow::Result<()> {
         let completions = folder.join("completions").join(name);
         std::fs::create_dir_all(&completions).context("completions")?;
         let mut command = program.command();
-        clap_complete::generate_to(shell, &mut command, program.binary(), &completions)
+        let name = program.binary();
+        let written = clap_complete::generate_to(shell, &mut command, name, &completions)
             .context("completions")?;
+        if shell == Shell::Bash {
+            // It loads the completions of a command from the file with the command's name.
+            std::fs::rename(written, completions.join(name)).context("completions")?;
+        }
     }
     Ok(())
 }
