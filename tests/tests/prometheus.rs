@@ -1,5 +1,7 @@
 //! The shipped alerts and both programs' metrics, read by a real Prometheus.
 
+#[path = "prometheus/agent_alerts.rs"]
+mod agent_alerts;
 #[path = "prometheus/dashboards.rs"]
 mod dashboards;
 #[path = "prometheus/exported.rs"]
