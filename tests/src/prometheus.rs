@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::kube::local;
 use crate::process::{Process, eventually, free_address, get};
 use crate::toolbox::{self, Missing};
 
@@ -42,27 +43,56 @@ impl Prometheus {
     #[must_use]
     pub fn start(what: &str, targets: &[Target]) -> Option<Self> {
         let program = program("prometheus", what)?;
+        let targets = targets.iter().map(|Target { pod, address }| {
+            let labels = json!({ "namespace": "leasehold-system", "pod": pod });
+            json!({ "targets": [address], "labels": labels })
+        });
+        let targets: Vec<Value> = targets.collect();
+        let job = json!({ "job_name": "leasehold", "static_configs": targets });
+        Some(Self::run(&program, &[job]))
+    }
+
+    /// Starts one with these scrape configurations, which may find their targets by an API server:
+    /// Debian's Prometheus cannot, so this is another. It scrapes every second, whatever interval
+    /// they have, and evaluates the shipped alerts as [`Self::start`] says. `None`, and noted with
+    /// `what`, if it is not built.
+    ///
+    /// # Panics
+    /// If it cannot be started, or if it is not built and `CI=true`.
+    #[must_use]
+    pub fn start_with_discovery(what: &str, mut jobs: Vec<Value>) -> Option<Self> {
+        let program = toolbox::root().join(".cache/prometheus/prometheus");
+        if !program.is_file() {
+            let why = "`make tools` builds a Prometheus that finds targets on Kubernetes";
+            toolbox::leave_out(what, why, Missing::Installable);
+            return None;
+        }
+        for job in &mut jobs {
+            job["scrape_interval"] = "1s".into();
+        }
+        Some(Self::run(&program, &jobs))
+    }
+
+    /// Runs it with these scrape configurations.
+    fn run(program: &Path, jobs: &[Value]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write_rules(folder.path(), |rule| rule["for"] = "0s".into());
-        let mut config = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
-             rule_files: [{RULES}]\n\
-             scrape_configs:\n- job_name: leasehold\n  static_configs:\n"
-        );
-        for Target { pod, address } in targets {
-            let labels = format!("{{namespace: leasehold-system, pod: {pod}}}");
-            let _ = writeln!(config, "  - {{targets: ['{address}'], labels: {labels}}}");
-        }
-        std::fs::write(folder.path().join("prometheus.yaml"), config).expect("a configuration");
+        let config = json!({
+            "global": { "scrape_interval": "1s", "evaluation_interval": "1s" },
+            "rule_files": [RULES],
+            "scrape_configs": jobs,
+        });
+        let file = folder.path().join("prometheus.yaml");
+        std::fs::write(file, config.to_string()).expect("a configuration");
         let address = free_address();
-        let mut command = Command::new(program);
+        let mut command = local(program);
         command.current_dir(folder.path());
         command.args(["--config.file=prometheus.yaml", "--storage.tsdb.path=data"]);
         command.arg(format!("--web.listen-address={address}"));
         let process = Process::start(&mut command, &folder.path().join("prometheus.log"));
         let started = Self { address, _process: process, _folder: folder };
         eventually("Prometheus", || get(address, "/-/ready").filter(|(status, _)| *status == 200));
-        Some(started)
+        started
     }
 
     /// Where it serves its API.

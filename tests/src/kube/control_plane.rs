@@ -393,7 +393,7 @@ fn command(name: &str) -> Command {
 }
 
 /// A program that uses no proxy: all its peers are on this machine.
-pub(super) fn local(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn local(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for variable in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "KUBECONFIG"] {
         command.env_remove(variable);

@@ -28,6 +28,7 @@ mod wait;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
+pub(crate) use control_plane::local;
 pub use control_plane::{Component, ControlPlane, WEBHOOK_CLIENT};
 pub use fleet::{CoordinatorEndpoints, Fleet, Work};
 pub use fleet_fixture::{FleetFixture, Lease};

@@ -69,7 +69,7 @@ pub(crate) fn stand_ins(access: &Access) -> Applied<'_> {
 }
 
 /// What a folder renders to.
-fn render(access: &Access, folder: &Path) -> String {
+pub(crate) fn render(access: &Access, folder: &Path) -> String {
     access.kubectl(&["kustomize", folder.to_str().expect("UTF-8")])
 }
 
