@@ -1,6 +1,7 @@
 //! `leasehold check`: checks an installation, or a cluster before it, and says how to fix what is
 //! wrong. It changes nothing.
 
+mod alerts;
 mod api;
 mod autoscalers;
 mod budgets;
@@ -14,6 +15,8 @@ mod fleet;
 mod freshness;
 mod installation;
 mod meshes;
+mod monitor;
+mod monitors;
 mod pods;
 mod preflight;
 mod report;
@@ -156,4 +159,8 @@ async fn look(args: Args, report: &mut Report) {
     autoscalers::look(&api, &installation, report).await;
     report.section("Deadlines");
     deadlines::look(&api, &fleet, report).await;
+    report.section("Monitoring");
+    if monitors::look(&api, &installation, &fleet, report).await {
+        alerts::look(&api, report).await;
+    }
 }

@@ -7,6 +7,8 @@ mod before;
 mod fixture;
 #[path = "check/installation.rs"]
 mod installation;
+#[path = "check/monitoring.rs"]
+mod monitoring;
 #[path = "check/workers.rs"]
 mod workers;
 

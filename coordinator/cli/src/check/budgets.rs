@@ -3,14 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ListParams;
-use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
 
 use super::api::ApiClient;
 use super::expected::text;
-use super::fleet::{Fleet, describe_pods, list_in, place};
+use super::fleet::{Fleet, describe_pods, list_in, place, selects};
 use super::report::{Finding, Problem, Report, patch};
 
 const CHECK: &str = "PodDisruptionBudgets let the workers' pods be evicted";
@@ -60,16 +58,10 @@ fn checked(budgets: &[Value], pods: &[Value]) -> Finding {
     finding
 }
 
-/// Whether the budget selects the pod; one without a selector selects none.
+/// Whether the budget selects the pod.
 fn is_for(budget: &Value, pod: &Value) -> bool {
-    if budget["metadata"]["namespace"] != pod["metadata"]["namespace"] {
-        return false;
-    }
-    let selector = &budget["spec"]["selector"];
-    let selector = serde_json::from_value::<Option<LabelSelector>>(selector.clone());
-    let selector = selector.ok().flatten().and_then(|selector| Selector::try_from(selector).ok());
-    let labels = serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
-    selector.is_some_and(|selector| selector.matches(&labels))
+    budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        && selects(&budget["spec"]["selector"], &pod["metadata"]["labels"])
 }
 
 fn allows_nothing(spec: &Value) -> bool {

@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use kube::api::ListParams;
+use kube::core::{Selector, SelectorExt};
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use leasehold_kube_api::names::CLUSTER_LABEL;
 use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
@@ -125,6 +127,14 @@ pub(super) fn wants_sidecar(pod: &Value) -> bool {
 /// Whether a pod's sidecar was injected, not written by hand.
 pub(super) fn is_injected(pod: &Value) -> bool {
     wants_sidecar(pod) && pod["metadata"]["annotations"][STATUS].is_string()
+}
+
+/// Whether a label selector of an object selects these labels; a missing one selects none.
+pub(super) fn selects(selector: &Value, labels: &Value) -> bool {
+    let selector = serde_json::from_value::<Option<LabelSelector>>(selector.clone());
+    let selector = selector.ok().flatten().and_then(|selector| Selector::try_from(selector).ok());
+    let labels = serde_json::from_value(labels.clone()).unwrap_or_default();
+    selector.is_some_and(|selector| selector.matches(&labels))
 }
 
 /// An object's namespace and name, as `default/builds`.

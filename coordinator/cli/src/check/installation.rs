@@ -108,6 +108,19 @@ impl Installation {
         self.port("LEASEHOLD_HTTP_LISTEN", HTTP_PORT)
     }
 
+    /// The labels of the replicas' pods.
+    pub(super) fn pod_labels(&self) -> &Value {
+        &self.deployment["spec"]["template"]["metadata"]["labels"]
+    }
+
+    /// The port of a replica's pod with its metrics, as the Deployment declares it; `None` if the
+    /// Deployment does not.
+    pub(super) fn metrics_port(&self) -> Option<&Value> {
+        let containers = list(&self.deployment["spec"]["template"]["spec"]["containers"]);
+        let mut ports = containers.flat_map(|container| list(&container["ports"]));
+        ports.find(|port| port["containerPort"] == self.http_port())
+    }
+
     /// The port in the address that a variable holds.
     fn port(&self, variable: &str, default: u16) -> u16 {
         let address = self.environment.get(variable);
