@@ -48,8 +48,8 @@ struct CommonArgs {
     /// An architecture to build for; may be repeated
     #[arg(long = "architecture", value_enum, value_name = "ARCHITECTURE")]
     architectures: Vec<Architecture>,
-    /// The registry and folder that the images are published in [default: registry.invalid/leasehold,
-    /// from which nothing can be pulled]
+    /// The registry and folder that the images are published in [default:
+    /// registry.invalid/leasehold, from which nothing can be pulled]
     #[arg(long, value_name = "IMAGES", value_parser = images)]
     images: Option<String>,
     /// How the programs are optimised

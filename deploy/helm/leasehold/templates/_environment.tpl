@@ -31,7 +31,7 @@
 - name: LEASEHOLD_WATCH_NAMESPACE
   value: {{ join "," . | quote }}
 {{- end }}
-{{- with .Values.agent.image }}
+{{- with include "leasehold.agentImage" . }}
 - name: LEASEHOLD_AGENT_IMAGE
   value: {{ quote . }}
 {{- end }}

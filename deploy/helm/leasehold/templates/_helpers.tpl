@@ -43,6 +43,21 @@ system:serviceaccount:{{ .Release.Namespace }}:leasehold-coordinator
 {{- end }}
 {{- end }}
 
+{{/*
+The agent's image; empty for the one that the coordinator names by itself. Beside a coordinator from
+another registry it is from there too. A digest is one of the coordinator's, so it says nothing.
+*/}}
+{{- define "leasehold.agentImage" -}}
+{{- if .Values.agent.image -}}
+{{ .Values.agent.image }}
+{{- else if ne .Values.image.repository "registry.invalid/leasehold/coordinator" }}
+{{- if hasSuffix "/coordinator" .Values.image.repository }}
+{{- $tag := empty .Values.image.digest | ternary .Values.image.tag "" | default .Chart.AppVersion }}
+{{- trimSuffix "coordinator" .Values.image.repository }}agent:{{ $tag }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* "true" where the coordinator reads nodes. */}}
 {{- define "leasehold.readsNodes" -}}
 {{- $always := eq .Values.readNodes "always" }}

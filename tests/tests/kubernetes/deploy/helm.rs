@@ -105,6 +105,37 @@ fn a_value_that_is_mistyped_or_cannot_work_is_named() {
 }
 
 #[test]
+fn an_agent_s_image_is_beside_the_coordinator_s() {
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
+    let version = env!("CARGO_PKG_VERSION");
+    let digest = format!("image.digest=sha256:{}", "0123456789abcdef".repeat(4));
+    let own = "image.repository=mirror.example/a/coordinator";
+    let beside = |tag: &str| Some(format!("mirror.example/a/agent:{tag}"));
+    for (set, expected) in [
+        (&["replicas=1"][..], None),
+        (&[own], beside(version)),
+        (&[own, "image.tag=nightly"], beside("nightly")),
+        (&[own, "image.tag=nightly", &digest], beside(version)),
+        (&["image.repository=mirror.example/other"], None),
+        (&[own, "agent.image=mirror.example/b:2"], Some("mirror.example/b:2".to_owned())),
+    ] {
+        let values: Vec<_> = set.iter().flat_map(|value| ["--set", value]).collect();
+        let template = ["template", "leasehold", &chart()];
+        let Some(rendered) = helm(turn.access(), &[&template, &values[..]].concat()) else {
+            return;
+        };
+        let objects = parsed(&rendered);
+        let deployment = objects.values().find(|object| object["kind"] == "Deployment");
+        let container =
+            &deployment.expect("a Deployment")["spec"]["template"]["spec"]["containers"];
+        let variables = container[0]["env"].as_array().expect("variables");
+        let image = variables.iter().find(|one| one["name"] == "LEASEHOLD_AGENT_IMAGE");
+        let image = image.map(|one| one["value"].as_str().expect("text").to_owned());
+        assert_eq!(image, expected, "{set:?}");
+    }
+}
+
+#[test]
 fn helm_installs_upgrades_rolls_back_and_keeps_the_definitions() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use leasehold_release::Program;
 use serde_json::{Value, json};
-use tests::kube::{Access, Program, RealInstallation, TestNamespace, list, names, object};
+use tests::kube::{Access, RealInstallation, TestNamespace, list, names, object};
 use tests::process::{eventually, until_ok};
 use tests::prometheus::{Prometheus, alerts, rules};
 
