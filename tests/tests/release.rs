@@ -129,6 +129,8 @@ fn a_program_names_the_release_s_registry_and_no_folder_of_the_builder() {
     {
         assert!(folder.join(file).is_file(), "{file}");
     }
+    let page = read(&folder.join("man/leasehold-inject.1"));
+    assert!(String::from_utf8_lossy(&page).contains(&format!("{IMAGES}/agent:{VERSION}")));
     let completion = folder.join("completions/bash/leasehold-agent");
     run(Command::new("bash").arg("-n").arg(completion));
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap_complete::Shell;
+use leasehold_kube_api::names::IMAGES;
 
 use crate::program::Program;
 
@@ -12,14 +13,19 @@ pub(crate) const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
 /// Writes a program's manual pages, one for each command, into `folder`/man, and its completions
-/// into a folder for each shell of `folder`/completions.
+/// into a folder for each shell of `folder`/completions. The pages name the images in `images`.
 ///
 /// # Errors
 /// If they cannot be written.
-pub(crate) fn write(program: Program, folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn write(program: Program, images: &str, folder: &Path) -> anyhow::Result<()> {
     let pages = folder.join("man");
     std::fs::create_dir_all(&pages).context("manual pages")?;
     clap_mangen::generate_to(program.command(), &pages).context("manual pages")?;
+    for name in crate::file_names(&pages)? {
+        let page = pages.join(&name);
+        let text = std::fs::read_to_string(&page).with_context(|| name.clone())?;
+        std::fs::write(&page, text.replace(IMAGES, images)).context(name)?;
+    }
     for (shell, name) in SHELLS {
         let completions = folder.join("completions").join(name);
         std::fs::create_dir_all(&completions).context("completions")?;

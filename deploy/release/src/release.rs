@@ -39,7 +39,7 @@ impl Release {
         empty(&self.folder)?;
         let pages = tempfile::tempdir().context("a folder for the manual pages")?;
         for program in Program::ALL {
-            pages::write(program, &pages.path().join(program.binary()))?;
+            pages::write(program, self.registry(), &pages.path().join(program.binary()))?;
         }
         for &architecture in &self.architectures {
             step(&format!("compiling for {architecture} (some minutes the first time)"));
@@ -57,8 +57,7 @@ impl Release {
         }
         step("packing images, chart and manifests");
         self.images()?;
-        let images = self.compiler.images.as_deref().unwrap_or(IMAGES);
-        deployment::write(&self.compiler.root, images, time_s, &self.folder)?;
+        deployment::write(&self.compiler.root, self.registry(), time_s, &self.folder)?;
         checksums::write(&self.folder)?;
         self.list()
     }
@@ -69,9 +68,8 @@ impl Release {
     /// If a program is not compiled, or the archive cannot be written.
     pub fn images(&self) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.folder).context("the folder of the images")?;
-        let registry = self.compiler.images.as_deref().unwrap_or(IMAGES);
         for program in Program::WITH_IMAGE {
-            let reference = program.reference_in(registry);
+            let reference = program.reference_in(self.registry());
             let images: Vec<_> = self
                 .architectures
                 .iter()
@@ -117,6 +115,11 @@ impl Release {
             }
         }
         archive.finish()
+    }
+
+    /// The registry and folder of the images.
+    fn registry(&self) -> &str {
+        self.compiler.images.as_deref().unwrap_or(IMAGES)
     }
 
     fn list(&self) -> anyhow::Result<()> {
