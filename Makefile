@@ -38,9 +38,9 @@ FAILOVERS ?= 200
 # For `make images` and `make release`: amd64, arm64 or both; if empty, this machine's and both. Only
 # an ARCH of the command line counts: some environments have one of their own.
 ARCHITECTURES := $(if $(filter command%,$(origin ARCH)),$(ARCH))
-# For both: the registry and folder that the images are published in.
-IMAGES ?=
-RELEASE = --profile $(PROFILE) $(ARCHITECTURES:%=--architecture %) $(IMAGES:%=--images %)
+# For both: the registry and folder that the images are published in. Also of the command line only.
+REGISTRY := $(if $(filter command%,$(origin IMAGES)),$(IMAGES))
+RELEASE = --profile $(PROFILE) $(ARCHITECTURES:%=--architecture %) $(REGISTRY:%=--images %)
 TARGET := $${CARGO_TARGET_DIR:-target}
 BUF := .cache/bin/buf
 

@@ -36,7 +36,7 @@ fn main() {
     size("program", &program);
     let folder = tempfile::tempdir().expect("a folder for the image");
     let image = folder.path().join("leasehold-agent.tar");
-    Program::Agent.image(&program).pack(&image);
+    Program::Agent.image(&program).pack(&image).expect("the image is packed");
     size("image", &image);
     for (name, streams) in [("idle", 0), ("1,000 streams", STREAMS)] {
         let coordinator = Coordinator::start(&[("bench.yaml", &manifest(streams))]);

@@ -18,8 +18,8 @@ const IMAGES: &str = "mirror.example/leasehold";
 /// Runs programs for arm64.
 const EMULATOR: &str = "qemu-aarch64-static";
 
-/// The release, made twice; none where a tool is missing.
-static RELEASES: LazyLock<Option<[tempfile::TempDir; 2]>> = LazyLock::new(|| {
+/// The release, built twice, the second time for another user; none where a tool is missing.
+static RELEASES: LazyLock<Option<[PathBuf; 2]>> = LazyLock::new(|| {
     let tools = [EMULATOR, Architecture::Arm64.linker(), "dpkg-deb"];
     let is_there = |tool: &&str| toolbox::on_path(tool).is_some();
     let of_cargo = ["cargo-deb", "cargo-cyclonedx"];
@@ -28,25 +28,32 @@ static RELEASES: LazyLock<Option<[tempfile::TempDir; 2]>> = LazyLock::new(|| {
         toolbox::leave_out("the release", "`make tools` installs its tools", Missing::Installable);
         return None;
     }
-    let release = || {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut release = Command::new(toolbox::binary("release"));
-        release.args(["all", "--allow-dirty", "--profile", "dev", "--architecture", "arm64"]);
-        run(release.args(["--images", IMAGES]).arg("--output").arg(folder.path()));
-        folder
-    };
-    Some([release(), release()])
+    let other = tempfile::tempdir().expect("a folder");
+    let other = other.path().to_str().expect("UTF-8");
+    let environment = [("TZ", "Asia/Tokyo"), ("LC_ALL", "C.UTF-8"), ("TMPDIR", other)];
+    Some([build("first", "022", &[]), build("second", "077", &environment)])
 });
+
+/// Builds a release in this test's folder, where one before may be, and returns its folder.
+fn build(name: &str, umask: &str, environment: &[(&str, &str)]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release").join(name);
+    let mut release = Command::new("sh");
+    release.args(["-c", "umask $0; exec \"$@\"", umask]).arg(toolbox::binary("release"));
+    release.args(["all", "--allow-dirty", "--profile", "dev", "--architecture", "arm64"]);
+    release.args(["--images", IMAGES]).arg("--output").arg(&folder);
+    run(release.envs(environment.iter().copied()));
+    folder
+}
 
 /// The first of them.
 fn release() -> Option<&'static Path> {
-    RELEASES.as_ref().map(|[first, _]| first.path())
+    RELEASES.as_ref().map(|[first, _]| first.as_path())
 }
 
 #[test]
 fn a_release_has_its_files_with_checksums_and_is_the_same_twice() {
     let Some([first, second]) = RELEASES.as_ref() else { return };
-    let names = files_of(first.path());
+    let names = files_of(first);
     let expected = [
         "SHA256SUMS",
         "leasehold-0.1.0-linux-arm64.cdx.json",
@@ -60,17 +67,23 @@ fn a_release_has_its_files_with_checksums_and_is_the_same_twice() {
         "leasehold-coordinator_0.1.0-1_arm64.deb",
         "leasehold-deploy-0.1.0.tar.gz",
         "leasehold_0.1.0-1_arm64.deb",
+        "toolchain.txt",
     ];
     assert_eq!(names, expected.map(|name| name.replace("0.1.0", VERSION)).into());
-    assert_eq!(files_of(second.path()), names);
+    assert_eq!(files_of(second), names);
     for name in &names {
-        let [one, other] = [first, second].map(|folder| read(&folder.path().join(name)));
+        let [one, other] = [first, second].map(|folder| read(&folder.join(name)));
         assert!(one == other, "{name} differs");
     }
     let listed = run(Command::new("sha256sum")
         .args(["--check", "--strict", "SHA256SUMS"])
-        .current_dir(first.path()));
-    assert_eq!(text(&listed).lines().filter(|line| line.ends_with(": OK")).count(), 11);
+        .current_dir(first));
+    assert_eq!(text(&listed).lines().filter(|line| line.ends_with(": OK")).count(), 12);
+    let toolchain = String::from_utf8(read(&first.join("toolchain.txt"))).expect("UTF-8");
+    for line in ["release: 1.", "arm64 compiler: ", "arm64 linker: GNU ld", "arm64 libc.a: sha256 "]
+    {
+        assert!(toolchain.lines().any(|one| one.starts_with(line)), "{line} in {toolchain}");
+    }
 }
 
 #[test]
@@ -113,9 +126,12 @@ fn a_program_names_the_release_s_registry_and_no_folder_of_the_builder() {
     let help = run(Command::new(EMULATOR).arg(command_line).args(["inject", "--help"]));
     assert!(text(&help).contains(&format!("{IMAGES}/agent:{VERSION}")), "{}", text(&help));
     let home = std::env::var("HOME").expect("HOME");
+    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let sysroot = text(&sysroot);
     for program in Program::ALL {
         let bytes = read(&folder.join("bin").join(program.binary()));
-        for path in [toolbox::root().to_str().expect("UTF-8"), &format!("{home}/.cargo")] {
+        let root = toolbox::root().to_str().expect("UTF-8");
+        for path in [root, &format!("{home}/.cargo"), sysroot.trim_end()] {
             let at = bytes.windows(path.len()).position(|window| window == path.as_bytes());
             let around = at.map(|at| String::from_utf8_lossy(&bytes[at..at + 200]));
             assert_eq!(around, None, "{} contains a folder", program.binary());
@@ -150,7 +166,7 @@ fn a_debian_package_has_the_program_its_unit_and_its_pages() {
             assert!(fields.lines().any(|line| line == field), "{field} in {fields}");
         }
         let needs = fields.lines().find_map(|line| line.strip_prefix("Depends:"));
-        assert_eq!(needs.map(str::trim), Some(""), "a static program needs no other package");
+        assert_eq!(needs.unwrap_or_default().trim(), "", "a static program needs no package");
         let folder = tempfile::tempdir().expect("a folder");
         run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(folder.path()));
         let at = |path: &str| folder.path().join(path);
@@ -230,7 +246,7 @@ fn a_release_is_refused_for_a_bad_registry_and_a_folder_of_something_else() {
     let why = refused(&["--architecture", "arm63"]);
     assert!(why.contains("arm64"), "{why}");
     let why = refused(&[]);
-    assert!(why.contains("not of a release, for example notes.txt"), "{why}");
+    assert!(why.contains("not of a release, notes.txt"), "{why}");
     assert_eq!(read(&notes), b"mine");
 }
 

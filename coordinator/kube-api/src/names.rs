@@ -108,12 +108,14 @@ pub fn binding(pipeline: &str, node: &str) -> String {
 pub fn selector(cluster: &str) -> String {
     format!("{CLUSTER_LABEL}={cluster}")
 }
-/// The registry and folder of the images, unless an installation names another: what `make release
-/// IMAGES=...` was given, or else a registry that cannot exist (RFC 6761), so that no image of
-/// somebody else is pulled under these names.
+/// The registry and folder of images that are published nowhere: the registry cannot exist (RFC
+/// 6761), so that no image of somebody else is pulled. All files of `deploy` name it.
+pub const UNPUBLISHED_IMAGES: &str = "registry.invalid/leasehold";
+/// The registry and folder of the images, unless an installation names another: those of `make
+/// release IMAGES=...`.
 pub const IMAGES: &str = match option_env!("LEASEHOLD_IMAGES") {
     Some(images) => images,
-    None => "registry.invalid/leasehold",
+    None => UNPUBLISHED_IMAGES,
 };
 /// The agent's image of this version.
 pub static AGENT_IMAGE: LazyLock<String> =

@@ -1,10 +1,8 @@
 //! The architectures that releases are built for.
 
 use std::fmt;
-use std::io::Read;
-use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::ValueEnum;
 
 /// An architecture of Linux.
@@ -26,23 +24,6 @@ impl Architecture {
             "x86_64" => Ok(Self::Amd64),
             "aarch64" => Ok(Self::Arm64),
             other => bail!("no image is built for {other}: use a machine with amd64 or arm64"),
-        }
-    }
-
-    /// A program's, as its ELF header names it.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is not a program for one of them.
-    pub fn of_program(program: &Path) -> anyhow::Result<Self> {
-        /// Where the header has the number of the machine (elf(5)), which both write little-endian.
-        const MACHINE: std::ops::Range<usize> = 18..20;
-        let mut header = [0; MACHINE.end];
-        let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut header));
-        read.with_context(|| format!("cannot read {}", program.display()))?;
-        match &header[MACHINE] {
-            [62, 0] if header.starts_with(b"\x7fELF") => Ok(Self::Amd64),
-            [183, 0] if header.starts_with(b"\x7fELF") => Ok(Self::Arm64),
-            _ => bail!("{} is not a program for amd64 or arm64", program.display()),
         }
     }
 

@@ -1,15 +1,20 @@
 //! Compiles the programs, linked statically and without paths of this machine.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::architecture::Architecture;
+use crate::checksums::sha256;
 use crate::program::Program;
 use crate::{output, run};
+
+/// How the names of variables begin that change what is compiled.
+const CHANGING: [&str; 5] = ["CARGO_PROFILE_", "CFLAGS", "CXXFLAGS", "TARGET_CFLAGS", "LDFLAGS"];
 
 /// How the programs are optimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,9 +41,8 @@ impl Compiler {
     /// Compiles these programs for an architecture.
     ///
     /// # Errors
-    /// If the target or its linker is not installed, or they cannot be compiled.
+    /// If they cannot be compiled.
     pub fn compile(&self, programs: &[Program], architecture: Architecture) -> anyhow::Result<()> {
-        self.check(architecture)?;
         let profiles: Vec<_> = programs.iter().map(|program| self.profile_of(*program)).collect();
         for profile in ["dev", "release", "agent"] {
             let of_profile = programs.iter().zip(&profiles).filter(|(_, own)| **own == profile);
@@ -75,17 +79,20 @@ impl Compiler {
         self.root.join(folder.unwrap_or_else(|| "target".into()))
     }
 
-    /// Whether the machine can compile for an architecture.
-    fn check(&self, architecture: Architecture) -> anyhow::Result<()> {
+    /// Checks that this machine can compile for an architecture.
+    ///
+    /// # Errors
+    /// If the compiler's target or a linker is not installed, with the command that installs it.
+    pub fn check(&self, architecture: Architecture) -> anyhow::Result<()> {
         let target = architecture.target();
-        let sysroot = output(self.rustc().args(["--print", "sysroot"]))?;
-        let sysroot = String::from_utf8(sysroot).context("rustc --print sysroot")?;
-        if !Path::new(sysroot.trim_end()).join("lib/rustlib").join(target).join("lib").exists() {
+        if !self.sysroot()?.join("lib/rustlib").join(target).join("lib").exists() {
             bail!(
                 "the compiler's target {target} is not installed: run `rustup target add {target}`"
             );
         }
-        if Some(architecture) != Architecture::own().ok() && !is_on_path(architecture.linker()) {
+        if Some(architecture) != Architecture::own().ok()
+            && !crate::is_on_path(architecture.linker())
+        {
             bail!(
                 "{} is not installed: on Debian, run `apt-get install gcc-{cpu}-linux-gnu \
                  libc6-dev-{architecture}-cross`",
@@ -96,10 +103,38 @@ impl Compiler {
         Ok(())
     }
 
-    fn rustc(&self) -> Command {
-        let mut command = Command::new("rustc");
-        command.current_dir(&self.root);
-        command
+    /// What a build depends on beside the sources, one per line.
+    pub(crate) fn toolchain(&self, architectures: &[Architecture]) -> anyhow::Result<String> {
+        let mut text = self.rustc(&["-vV"])?;
+        for &architecture in architectures {
+            let linker = match Architecture::own().ok() {
+                Some(own) if own == architecture => "cc",
+                _ => architecture.linker(),
+            };
+            let asked = |flag: &str| -> anyhow::Result<String> {
+                let answer = output(Command::new(linker).arg(flag))?;
+                let answer = String::from_utf8_lossy(&answer);
+                Ok(answer.lines().next().unwrap_or_default().to_owned())
+            };
+            let compiler = asked("--version")?;
+            let ld = output(Command::new(asked("-print-prog-name=ld")?).arg("--version"))?;
+            let ld = String::from_utf8_lossy(&ld);
+            let library = asked("-print-file-name=libc.a")?;
+            let library = std::fs::read(&library).with_context(|| library.clone())?;
+            writeln!(text, "{architecture} compiler: {compiler}")?;
+            writeln!(text, "{architecture} linker: {}", ld.lines().next().unwrap_or_default())?;
+            writeln!(text, "{architecture} libc.a: sha256 {}", sha256(&library))?;
+        }
+        Ok(text)
+    }
+
+    fn rustc(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let printed = output(Command::new("rustc").args(arguments).current_dir(&self.root))?;
+        String::from_utf8(printed).context("rustc's output")
+    }
+
+    fn sysroot(&self) -> anyhow::Result<PathBuf> {
+        Ok(PathBuf::from(self.rustc(&["--print", "sysroot"])?.trim_end()))
     }
 
     fn cargo(
@@ -115,6 +150,12 @@ impl Compiler {
             command.args(["--package", package]);
         }
         let flags = self.rustc_flags()?.join(OsString::from("\x1f").as_os_str());
+        for (name, _) in std::env::vars_os() {
+            if CHANGING.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+            {
+                command.env_remove(name);
+            }
+        }
         command.current_dir(&self.root).env("CARGO_ENCODED_RUSTFLAGS", flags);
         // Nothing of this is kept: symbols are stripped, and a release is compiled once.
         command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false");
@@ -134,22 +175,30 @@ impl Compiler {
         let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
         let home = home.context("neither CARGO_HOME nor HOME is set")?;
-        let mut flags = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"]
-            .map(OsString::from)
-            .to_vec();
-        // The last that fits counts.
-        for (folder, name) in
-            [(&home, "/cargo"), (&self.root, "/leasehold"), (&self.target(), "/target")]
-        {
+        let version = self.rustc(&["-vV"])?;
+        let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: "));
+        let commit = commit.context("rustc -vV names no commit")?;
+        let mut folders = vec![
+            (self.root.clone(), "/leasehold".to_owned()),
+            (self.target(), "/target".to_owned()),
+            // The standard library's sources, if they are installed: otherwise they have this name.
+            (self.sysroot()?.join("lib/rustlib/src/rust"), format!("/rustc/{commit}")),
+        ];
+        // A registry's folder has the name of the registry or of its mirror.
+        let registries = home.join("registry/src");
+        for registry in registries.read_dir().into_iter().flatten().flatten() {
+            folders.push((registry.path(), "/cargo/registry".to_owned()));
+        }
+        folders.push((home, "/cargo".to_owned()));
+        // The last folder that fits counts: the innermost.
+        folders.sort_by_key(|(folder, _)| folder.as_os_str().len());
+        let flags = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"];
+        let mut flags = flags.map(OsString::from).to_vec();
+        for (folder, name) in folders {
             let mut flag = OsString::from("--remap-path-prefix=");
             flag.extend([folder.as_os_str(), "=".as_ref(), name.as_ref()]);
             flags.push(flag);
         }
         Ok(flags)
     }
-}
-
-fn is_on_path(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }

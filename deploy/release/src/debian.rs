@@ -3,14 +3,18 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::architecture::Architecture;
 use crate::archive;
 use crate::compiler::Compiler;
 use crate::program::Program;
-use crate::run;
+use crate::{run, tool, tracked};
 
+/// The tool.
+pub(crate) const TOOL: &str = "cargo-deb";
+/// The folder of the units and their settings.
+pub(crate) const UNITS: &str = "deploy/systemd";
 /// Where programs are that no package installed, as the units have it.
 const LOCAL: &str = "/usr/local/bin/leasehold";
 /// Where packages install them.
@@ -29,22 +33,14 @@ pub(crate) fn write(
     time_s: u64,
     folder: &Path,
 ) -> anyhow::Result<()> {
-    let tool = compiler.root.join(".cache/bin/cargo-deb");
-    if !tool.is_file() {
-        bail!("cargo-deb is not installed: run `make tools TOOLS=packaging`");
-    }
     // The tool takes paths of files that are built from the folder of the program.
     let staged = compiler.folder(program, architecture).join("package");
     if staged.exists() {
         std::fs::remove_dir_all(&staged).context("the package's files")?;
     }
     stage(compiler, program, pages, &staged)?;
-    let profile = match compiler.profile_of(program) {
-        // The tool takes no other name of it.
-        "dev" => "debug",
-        other => other,
-    };
-    run(Command::new(tool)
+    let profile = compiler.profile_of(program);
+    run(Command::new(tool(&compiler.root, TOOL)?)
         .args(["--quiet", "--no-build", "--no-strip", "--package", program.package()])
         .args(["--target", architecture.target(), "--profile", profile])
         .arg("--output")
@@ -62,7 +58,6 @@ fn stage(compiler: &Compiler, program: Program, pages: &Path, staged: &Path) -> 
         archive::gzip(&std::fs::read(&page)?, &manual.join(format!("{name}.gz")))?;
         std::fs::remove_file(page)?;
     }
-    let units = compiler.root.join("deploy/systemd");
     let prefix = match program {
         Program::Coordinator => "coordinator",
         Program::Agent => "agent",
@@ -70,13 +65,14 @@ fn stage(compiler: &Compiler, program: Program, pages: &Path, staged: &Path) -> 
     };
     let examples = staged.join("examples");
     std::fs::create_dir_all(&examples).context("examples")?;
-    for name in crate::file_names(&units)? {
-        let source = units.join(&name);
+    for path in tracked(&compiler.root, UNITS)? {
+        let name = path.rsplit('/').next().unwrap_or(&path);
+        let source = compiler.root.join(&path);
         if name == format!("{}@.service", program.binary()) {
-            let text = std::fs::read_to_string(&source).with_context(|| name.clone())?;
-            std::fs::write(staged.join(&name), text.replace(LOCAL, INSTALLED)).context(name)?;
+            let text = std::fs::read_to_string(&source).with_context(|| path.clone())?;
+            std::fs::write(staged.join(name), text.replace(LOCAL, INSTALLED)).context(path)?;
         } else if name.starts_with(prefix) {
-            std::fs::copy(&source, examples.join(&name)).context(name)?;
+            std::fs::copy(&source, examples.join(name)).context(path)?;
         }
     }
     Ok(())

@@ -1,13 +1,12 @@
 //! The chart and the manifests, with the registry that the images of this release are in.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context;
-use leasehold_kube_api::names::IMAGES;
+use leasehold_kube_api::names::UNPUBLISHED_IMAGES;
 
 use crate::archive::{Archive, is_program};
-use crate::{VERSION, output};
+use crate::{VERSION, tracked};
 
 /// The chart's folder.
 const CHART: &str = "deploy/helm/leasehold";
@@ -37,20 +36,15 @@ fn add(
     prefix: &str,
     images: &str,
 ) -> anyhow::Result<()> {
-    let listed = output(Command::new("git").args(["ls-files", "-z", below]).current_dir(root))?;
-    for path in listed.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
-        let path = std::str::from_utf8(path).context("a tracked file's name")?;
-        if path.starts_with(RELEASE) {
-            continue;
-        }
+    for path in tracked(root, below)?.iter().filter(|path| !path.starts_with(RELEASE)) {
         let source = root.join(path);
-        let metadata = source.metadata().with_context(|| path.to_owned())?;
-        let data = std::fs::read(&source).with_context(|| path.to_owned())?;
+        let metadata = source.metadata().with_context(|| path.clone())?;
+        let data = std::fs::read(&source).with_context(|| path.clone())?;
         let data = match String::from_utf8(data) {
-            Ok(text) => text.replace(IMAGES, images).into_bytes(),
+            Ok(text) => text.replace(UNPUBLISHED_IMAGES, images).into_bytes(),
             Err(binary) => binary.into_bytes(),
         };
-        let path = path.strip_prefix(prefix).unwrap_or(path).trim_start_matches('/');
+        let path = path.strip_prefix(prefix).unwrap_or(path.as_str()).trim_start_matches('/');
         archive.add(path, &data, is_program(&metadata))?;
     }
     Ok(())

@@ -15,7 +15,7 @@ mod program;
 mod release;
 mod sbom;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -48,6 +48,32 @@ fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
         bail!("{command:?} failed: {}\n{stderr}", output.status);
     }
     Ok(output.stdout)
+}
+
+/// Prints what begins.
+fn step(what: &str) {
+    println!("\n==> {what}");
+}
+
+/// A tool that `make tools` installs.
+fn tool(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = root.join(".cache/bin").join(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    bail!("{name} is not installed: run `make tools TOOLS=packaging`")
+}
+
+fn is_on_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+/// The paths of the tracked files below a folder of the checkout, in order.
+fn tracked(root: &Path, below: &str) -> anyhow::Result<Vec<String>> {
+    let listed = output(Command::new("git").args(["ls-files", "-z", below]).current_dir(root))?;
+    let listed = String::from_utf8(listed).context("the name of a tracked file is not UTF-8")?;
+    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
 }
 
 /// The names of the files in a folder, in order.

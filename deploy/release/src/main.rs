@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use leasehold_release::{Architecture, Compiler, Profile, Program, Release};
+use leasehold_release::{Architecture, Compiler, Profile, Release};
 
 /// Builds what a release of Leasehold consists of.
 #[derive(Debug, Parser)]
@@ -35,7 +35,8 @@ enum Command {
 struct AllArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Also builds a checkout with changes that are not committed
+    /// Also builds a checkout with changes that are not committed; bills of materials are of the
+    /// last commit
     #[arg(long)]
     allow_dirty: bool,
 }
@@ -87,15 +88,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             let both = vec![Architecture::Amd64, Architecture::Arm64];
             args.common.release(both, args.allow_dirty)?.build()
         }
-        Command::Images(common) => {
-            let release = common.release(vec![Architecture::own()?], true)?;
-            for &architecture in &release.architectures {
-                println!("\n==> compiling for {architecture} (some minutes the first time)");
-                release.compiler.compile(&Program::WITH_IMAGE, architecture)?;
-            }
-            println!("\n==> packing");
-            release.images()
-        }
+        Command::Images(common) => common.release(vec![Architecture::own()?], true)?.build_images(),
     }
 }
 

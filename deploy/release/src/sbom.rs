@@ -8,10 +8,12 @@ use anyhow::{Context, bail};
 
 use crate::architecture::Architecture;
 use crate::program::Program;
-use crate::{VERSION, run};
+use crate::{VERSION, run, tool};
 
 /// The name of the files that the tool writes, one into the folder of each package.
 const NAME: &str = "sbom";
+/// The tool.
+pub(crate) const TOOL: &str = "cargo-cyclonedx";
 
 /// Writes the bills of all programs for an architecture into `folder`.
 ///
@@ -23,25 +25,27 @@ pub(crate) fn write(
     time_s: u64,
     folder: &Path,
 ) -> anyhow::Result<()> {
-    let tool = root.join(".cache/bin/cargo-cyclonedx");
-    if !tool.is_file() {
-        bail!("cargo-cyclonedx is not installed: run `make tools TOOLS=packaging`");
-    }
     // The tool writes beside the manifests.
-    let sources = tempfile::tempdir().context("a folder for the sources")?;
-    check_out(root, sources.path())?;
-    run(Command::new(tool)
+    let folder_of_sources = tempfile::tempdir().context("a folder for the sources")?;
+    let sources = folder_of_sources.path().canonicalize().context("a folder for the sources")?;
+    check_out(root, &sources)?;
+    run(Command::new(tool(root, TOOL)?)
         .args(["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"])
         .args(["--no-build-deps", "--target", architecture.target(), "--override-filename", NAME])
         .env("SOURCE_DATE_EPOCH", time_s.to_string())
-        .current_dir(sources.path()))?;
+        .current_dir(&sources))?;
     for program in Program::ALL {
-        let written = sources.path().join(program.folder()).join(NAME).with_extension("json");
+        let written = sources.join(program.folder()).join(NAME).with_extension("json");
         let bill = std::fs::read_to_string(&written)
             .with_context(|| format!("no bill of materials of {}", program.package()))?;
-        let own = sources.path().to_str().context("a folder whose name is UTF-8")?;
+        let own = sources.to_str().context("a folder whose name is UTF-8")?;
+        let bill = bill.replace(own, "/leasehold");
+        let name_of_folder = sources.file_name().and_then(|name| name.to_str()).unwrap_or(own);
+        if bill.contains(name_of_folder) {
+            bail!("the bill of materials names the folder {own}: set TMPDIR to a plain path");
+        }
         let name = format!("{}-{VERSION}-linux-{architecture}.cdx.json", program.binary());
-        std::fs::write(folder.join(&name), bill.replace(own, "/leasehold")).context(name)?;
+        std::fs::write(folder.join(&name), bill).context(name)?;
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ impl Node {
     /// If containerd does not take it.
     pub fn load(&self, image: &Image) {
         let archive = self.folder.join("image.tar");
-        image.pack(&archive);
+        image.pack(&archive).expect("the image is packed");
         let mut import = Command::new("ctr");
         import.arg("--address").arg(self.socket());
         import.args(["--namespace", "k8s.io", "images", "import"]).arg(&archive);

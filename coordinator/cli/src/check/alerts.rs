@@ -39,12 +39,12 @@ fn checked(rules: &[Value]) -> Finding {
     let own = own();
     let wanted = alerts(&own);
     let mut places = BTreeSet::new();
-    let mut found: BTreeMap<&str, String> = BTreeMap::new();
+    let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for rule in rules {
         for (alert, expression) in alerts(rule) {
             if wanted.contains_key(alert) {
                 places.insert(place(rule));
-                found.insert(alert, expression);
+                found.entry(alert).or_default().insert(expression);
             }
         }
     }
@@ -60,7 +60,9 @@ fn checked(rules: &[Value]) -> Finding {
     for (alert, expression) in &wanted {
         match found.get(alert) {
             None => missing.push(*alert),
-            Some(found) if found != expression => differing.push(*alert),
+            Some(found) if found.iter().any(|other| other != expression) => {
+                differing.push(*alert);
+            }
             Some(_) => {}
         }
     }

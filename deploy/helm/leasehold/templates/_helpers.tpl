@@ -45,12 +45,13 @@ system:serviceaccount:{{ .Release.Namespace }}:leasehold-coordinator
 
 {{/*
 The agent's image; empty for the one that the coordinator names by itself. Beside a coordinator from
-another registry it is from there too. A digest is one of the coordinator's, so it says nothing.
+another registry, or with another tag, it is the one beside. A digest is of one image, so the agent's
+has the chart's version then.
 */}}
 {{- define "leasehold.agentImage" -}}
 {{- if .Values.agent.image -}}
 {{ .Values.agent.image }}
-{{- else if ne .Values.image.repository "registry.invalid/leasehold/coordinator" }}
+{{- else if or .Values.image.tag (ne .Values.image.repository "registry.invalid/leasehold/coordinator") }}
 {{- if hasSuffix "/coordinator" .Values.image.repository }}
 {{- $tag := empty .Values.image.digest | ternary .Values.image.tag "" | default .Chart.AppVersion }}
 {{- trimSuffix "coordinator" .Values.image.repository }}agent:{{ $tag }}

@@ -113,6 +113,7 @@ fn an_agent_s_image_is_beside_the_coordinator_s() {
     let beside = |tag: &str| Some(format!("mirror.example/a/agent:{tag}"));
     for (set, expected) in [
         (&["replicas=1"][..], None),
+        (&["image.tag=nightly"], Some("registry.invalid/leasehold/agent:nightly".to_owned())),
         (&[own], beside(version)),
         (&[own, "image.tag=nightly"], beside("nightly")),
         (&[own, "image.tag=nightly", &digest], beside(version)),
