@@ -14,6 +14,7 @@ pub mod kube;
 pub mod machine;
 pub mod memory_limit;
 pub mod modules;
+pub mod otel_collector;
 pub mod process;
 pub mod prometheus;
 pub mod raw_http2;
