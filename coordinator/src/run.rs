@@ -199,8 +199,9 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
     let is_pushed = options.metrics.is_some();
-    let exporters = Exporters::new(resource, options.metrics)?;
-    let metrics = Arc::new(Metrics::new(exporters.meter(), is_pushed));
+    let exporters = Exporters::new(resource, options.metrics);
+    let mut exposition = exporters.exposition();
+    let metrics = Arc::new(Metrics::new(exporters.meter(), &mut exposition, is_pushed));
     let files = FileShares::of(options.files_max.unwrap_or(usize::MAX));
     let sessions_max = files.sessions(options.sessions_max);
     if sessions_max < options.sessions_max {
@@ -254,7 +255,7 @@ pub async fn serve(
         health,
         handle: for_people,
         grpc,
-        registry: exporters.registry(),
+        exposition: Arc::new(exposition),
         admin: admin.clone(),
         access,
         replicas: Arc::clone(&replicas),

@@ -74,6 +74,12 @@ impl Telemetry {
     }
 }
 
+/// Whether the standard variable asks for the classic buckets of histograms that are pushed.
+pub(crate) fn pushes_classic_buckets() -> bool {
+    std::env::var("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION")
+        .is_ok_and(|value| value.trim().eq_ignore_ascii_case("explicit_bucket_histogram"))
+}
+
 fn log(format: LogFormat) -> anyhow::Result<Box<dyn Layer<Registry> + Send + Sync>> {
     let directives = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = EnvFilter::builder()

@@ -1,8 +1,9 @@
 //! The only place of this process that reads clocks. Leases use CLOCK_BOOTTIME, which also counts
 //! while the host sleeps, so that a sleep never extends a lease. The time of day is only for
-//! certificates and for people.
+//! certificates, for exemplars of metrics and for people.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use leasehold_types::Moment;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,10 +24,10 @@ pub fn now() -> Moment {
 pub fn time_of_day() -> UnixTime {
     let seconds = clock_gettime(ClockId::Realtime).tv_sec;
     let seconds = u64::try_from(seconds).unwrap_or_default();
-    UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// A time of day for people to read.
+/// A time of day for people and for Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
     unix_ms: u64,
@@ -40,6 +41,12 @@ impl Timestamp {
         let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
         let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
         Self { unix_ms: seconds * 1_000 + nanos / 1_000_000 }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(timestamp: Timestamp) -> Self {
+        Self::UNIX_EPOCH + Duration::from_millis(timestamp.unix_ms)
     }
 }
 

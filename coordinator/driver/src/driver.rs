@@ -41,7 +41,7 @@ use crate::access::Access;
 use crate::clock;
 use crate::health::{Health, Progress};
 use crate::history::{FleetChange, History, RecordedChange};
-use crate::metrics::{FleetSnapshot, Metrics};
+use crate::metrics::{FleetSnapshot, Metrics, SampledSpan};
 use crate::platform::{Command, Platform};
 use crate::port::{
     Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, SessionSlot, UNAUTHENTICATED_MAX,
@@ -266,22 +266,22 @@ impl Driver {
                 WakeReason::Stop => break,
             }
             events += self.take_queued(&mut turn);
-            self.settle(events, self.taken.heard(read));
+            let settled = self.settle(events, self.taken.heard(read));
             self.run_effects();
             self.cluster_changes.publish(&self.core, clock::now());
             self.answer_orders();
-            self.record_turn(begun);
+            self.record_turn(begun, settled);
         }
         self.stop().await;
         Ok(())
     }
 
-    fn record_turn(&mut self, begun: Moment) {
+    fn record_turn(&mut self, begun: Moment, settled: Option<SampledSpan>) {
         let now = clock::now();
         let took = now.since(begun);
         self.health.record_turn(now);
         self.progress.record();
-        self.metrics.record_turn(took);
+        self.metrics.record_turn(took, settled);
         // Long turns are normal in a debug build.
         let is_long = took > TURN_LONG && !cfg!(debug_assertions);
         if is_long && now.since(self.long_turn_logged_at) >= TURN_LONG_LOG_INTERVAL {
@@ -412,13 +412,15 @@ impl Driver {
         1
     }
 
-    fn settle(&mut self, events: usize, heard: Moment) {
+    /// Plans and grants. Returns the span of that, if it is sampled.
+    fn settle(&mut self, events: usize, heard: Moment) -> Option<SampledSpan> {
         let now = clock::now();
         let span = self.change_trace.settle(events, now);
         let _entered = (events > 0).then(|| span.enter());
         let start = Instant::now();
         self.core.settle(now, heard);
-        self.metrics.record_settle(start.elapsed());
+        let (took, sampled) = (start.elapsed(), SampledSpan::of(&span));
+        self.metrics.record_settle(took, sampled);
         self.progress.record();
         let leadership = self.core.leadership();
         match leadership {
@@ -439,6 +441,7 @@ impl Driver {
             self.fleet_metrics_at = now;
             self.metrics.set_fleet(FleetSnapshot::of(&self.core, now));
         }
+        sampled
     }
 
     /// The number of workers that each class cannot spare; `None` if they were counted less than

@@ -31,7 +31,7 @@ use super::{Driver, Envelope, FleetChange, Handle, SessionPort, Settings};
 use crate::access::{Access, Caller};
 use crate::clock;
 use crate::freshness::Freshness;
-use crate::metrics::Metrics;
+use crate::metrics::{Exposition, Metrics};
 use crate::order::{OrderKind, WorkerOrder};
 use crate::platform::{Command, Platform};
 use crate::port::{SessionEvent, SessionSlot};
@@ -73,7 +73,8 @@ impl LeadingDriver {
         let bounds = TimeBounds { drift_ppm: 0, margin: Duration::from_millis(2) };
         let namespace_share = NamespaceShare::WHOLE;
         let settings = Settings { bounds, sessions_max: 10, namespace_share };
-        let metrics = Metrics::new(SdkMeterProvider::default().meter("test"), false);
+        let meter = SdkMeterProvider::default().meter("test");
+        let metrics = Metrics::new(meter, &mut Exposition::default(), false);
         let (driver, port, handle) = Driver::new(&settings, platform, Arc::new(metrics));
         let (stop, stops) = watch::channel(false);
         driver.start(stops).expect("a driver");

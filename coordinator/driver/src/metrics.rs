@@ -1,7 +1,9 @@
-//! OpenTelemetry metrics; the program exports them. The number of series does not grow with
-//! workers, jobs or streams.
+//! Counters and gauges of OpenTelemetry, and histograms of Prometheus; the program exports them.
+//! The number of series does not grow with workers, jobs or streams.
 
 mod durations;
+mod exposition;
+mod histogram;
 mod instruments;
 mod observations;
 mod pipelines;
@@ -20,10 +22,13 @@ use leasehold_types::limits::CLUSTERS_MAX;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+use opentelemetry::metrics::{Counter, Gauge, Meter};
 
 use self::durations::{Durations, Measured};
-use self::instruments::{counter, gauge, histogram};
+pub use self::exposition::{Exposition, ExpositionFormat};
+use self::histogram::Histogram;
+pub use self::histogram::SampledSpan;
+use self::instruments::{counter, gauge};
 use self::observations::Observations;
 use self::pipelines::PipelineTransition;
 pub use self::reviews::{EvictionResult, InjectionResult, ValidationResult};
@@ -86,25 +91,28 @@ pub struct Metrics {
     injections: Counter<u64>,
     validations: Counter<u64>,
     evictions: Counter<u64>,
-    settle: Histogram<f64>,
-    turn: Histogram<f64>,
+    settle: Histogram,
+    turn: Histogram,
     turn_max: Gauge<f64>,
     turn_max_ns: AtomicU64,
     breaks: Counter<u64>,
     heals: Counter<u64>,
-    heal_time: Histogram<f64>,
-    push: Histogram<f64>,
-    handover: Histogram<f64>,
-    drain: Histogram<f64>,
-    failover: Histogram<f64>,
+    heal_time: Histogram,
+    push: Histogram,
+    handover: Histogram,
+    drain: Histogram,
+    failover: Histogram,
 }
 
 impl Metrics {
-    /// Metrics of one replica, all at zero. `is_pushed` says that they are pushed to a collector.
+    /// Metrics of one replica, all at zero. The histograms are in `exposition`, and `meter` has
+    /// them only if `is_pushed` says that metrics are pushed to a collector.
     #[must_use]
-    pub fn new(meter: Meter, is_pushed: bool) -> Self {
+    pub fn new(meter: Meter, exposition: &mut Exposition, is_pushed: bool) -> Self {
         let observations = Arc::default();
         observations::register(&meter, &observations);
+        let pushed = is_pushed.then_some(&meter);
+        let mut histogram = |metric| Histogram::new(exposition, pushed, metric);
         let metrics = Self {
             grants: counter(&meter, &table::GRANTS),
             revokes: counter(&meter, &table::REVOKES),
@@ -127,13 +135,13 @@ impl Metrics {
             evictions: counter(&meter, &table::EVICTIONS),
             breaks: counter(&meter, &table::PIPELINE_BREAKS),
             heals: counter(&meter, &table::PIPELINE_HEALS),
-            settle: histogram(&meter, &table::SETTLE_DURATION),
-            turn: histogram(&meter, &table::TURN_DURATION),
-            heal_time: histogram(&meter, &table::PIPELINE_HEAL_DURATION),
-            push: histogram(&meter, &table::PUSH_DURATION),
-            handover: histogram(&meter, &table::HANDOVER_DURATION),
-            drain: histogram(&meter, &table::DRAIN_DURATION),
-            failover: histogram(&meter, &table::FAILOVER_DURATION),
+            settle: histogram(&table::SETTLE_DURATION),
+            turn: histogram(&table::TURN_DURATION),
+            heal_time: histogram(&table::PIPELINE_HEAL_DURATION),
+            push: histogram(&table::PUSH_DURATION),
+            handover: histogram(&table::HANDOVER_DURATION),
+            drain: histogram(&table::DRAIN_DURATION),
+            failover: histogram(&table::FAILOVER_DURATION),
             turn_max: gauge(&meter, &table::TURN_DURATION_MAX),
             turn_max_ns: AtomicU64::new(0),
             durations: Mutex::default(),
@@ -246,9 +254,9 @@ impl Metrics {
     pub fn count_notice(&self, notice: &Notice, now: Moment) {
         let measured = self.durations().update(notice, now);
         match measured {
-            Some(Measured::Handover(took)) => self.handover.record(took.as_secs_f64(), &[]),
-            Some(Measured::Drain(took)) => self.drain.record(took.as_secs_f64(), &[]),
-            Some(Measured::Failover(took)) => self.failover.record(took.as_secs_f64(), &[]),
+            Some(Measured::Handover(took)) => self.handover.record(took, None),
+            Some(Measured::Drain(took)) => self.drain.record(took, None),
+            Some(Measured::Failover(took)) => self.failover.record(took, None),
             None => {}
         }
         match notice {
@@ -293,7 +301,7 @@ impl Metrics {
             Some(PipelineTransition::Broken) => self.breaks.add(1, &[]),
             Some(PipelineTransition::Healed(after)) => {
                 self.heals.add(1, &[]);
-                self.heal_time.record(after.as_secs_f64(), &[]);
+                self.heal_time.record(after, None);
             }
             None => {}
         }
@@ -361,23 +369,23 @@ impl Metrics {
         });
     }
 
-    /// Records the duration of a turn.
-    pub fn record_turn(&self, took: Duration) {
-        self.turn.record(took.as_secs_f64(), &[]);
+    /// Records the duration of a turn, and the span of what it settled.
+    pub fn record_turn(&self, took: Duration, settle: Option<SampledSpan>) {
+        self.turn.record(took, settle);
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if self.turn_max_ns.fetch_max(ns, Ordering::Relaxed) < ns {
             self.turn_max.record(took.as_secs_f64(), &[]);
         }
     }
 
-    /// Records the duration of a turn's planning and granting.
-    pub fn record_settle(&self, took: Duration) {
-        self.settle.record(took.as_secs_f64(), &[]);
+    /// Records the duration of a turn's planning and granting, and the span of these.
+    pub fn record_settle(&self, took: Duration, settle: Option<SampledSpan>) {
+        self.settle.record(took, settle);
     }
 
-    /// Records how long a grant took until its agent said that it is applied.
-    pub fn record_push(&self, took: Duration) {
-        self.push.record(took.as_secs_f64(), &[]);
+    /// Records how long a grant took until its agent said that it is applied, and the span of that.
+    pub fn record_push(&self, took: Duration, push: Option<SampledSpan>) {
+        self.push.record(took, push);
     }
 
     /// Sets the term that this replica leads, if any.

@@ -19,7 +19,7 @@ use crate::access::Access;
 use crate::clock;
 use crate::health::{Health, Progress};
 use crate::history::{History, RecordedChange, Replay};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SampledSpan};
 use crate::order::WorkerOrder;
 use crate::term_guard::TermGuard;
 use crate::view::PublishedView;
@@ -121,16 +121,16 @@ impl SessionSlot {
         }
     }
 
-    /// The time from the decision of the noted grant, once a beat that came at `arrived` says that
-    /// grants up to `applied` are applied.
+    /// The time from the decision of the noted grant, and its span if that is sampled, once a beat
+    /// that came at `arrived` says that grants up to `applied` are applied.
     pub(crate) fn take_applied(
         &mut self,
         applied: GrantNumber,
         arrived: Moment,
-    ) -> Option<Duration> {
+    ) -> Option<(Duration, Option<SampledSpan>)> {
         let grant = self.unapplied.take_if(|grant| grant.number <= applied)?;
         grant.push.record("applied", true);
-        Some(arrived.since(grant.decided))
+        Some((arrived.since(grant.decided), SampledSpan::of(&grant.push)))
     }
 
     /// Whether the stream to the agent has ended.

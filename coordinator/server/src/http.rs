@@ -1,6 +1,8 @@
 //! The HTTP port: probes, metrics, the admin API as JSON, and the page that shows the fleet. Probes
 //! never wait for the driver.
 
+mod accept;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,12 +17,11 @@ use axum::routing::get;
 use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::health::Health;
-use leasehold_driver::metrics::FleetSnapshot;
+use leasehold_driver::metrics::{Exposition, FleetSnapshot};
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
 use leasehold_http_api::{Api, Callers, Page, READY_BUT};
 use leasehold_proto::HTTP_PORT_MESSAGE;
-use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -36,8 +37,6 @@ use crate::web;
 const SCRAPES_MAX: usize = 8;
 /// How long a scrape waits for fresh values before it uses the last ones.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
-/// The Prometheus text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The answer for any other path.
 const PATHS: &str = "no such path: use /livez, /readyz, /healthz, /metrics, or what / names\n";
 
@@ -50,8 +49,8 @@ pub struct HttpState {
     pub handle: Handle,
     /// The address of the gRPC port.
     pub grpc: SocketAddr,
-    /// The metrics, as Prometheus collects them.
-    pub registry: Registry,
+    /// The metrics, as Prometheus scrapes them.
+    pub exposition: Arc<Exposition>,
     /// The admin service.
     pub admin: AdminCalls,
     /// How callers of the admin service are authorized.
@@ -133,7 +132,7 @@ fn answer(health: Result<(), String>) -> Response {
     }
 }
 
-async fn metrics(State(state): State<HttpState>) -> Response {
+async fn metrics(State(state): State<HttpState>, headers: HeaderMap) -> Response {
     static SCRAPES: Semaphore = Semaphore::const_new(SCRAPES_MAX);
     let Ok(_permit) = SCRAPES.try_acquire() else {
         let text = format!("too many scrapes: at most {SCRAPES_MAX} at once; try again later\n");
@@ -144,18 +143,12 @@ async fn metrics(State(state): State<HttpState>) -> Response {
     if let Ok(Ok(fleet)) = timeout(REFRESH_TIMEOUT, fleet).await {
         metrics.set_fleet(fleet);
     }
-    match exposition(&state.registry) {
-        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+    let format = accept::format(&headers);
+    match state.exposition.encode(format) {
+        Ok(body) => ([(header::CONTENT_TYPE, format.content_type())], body).into_response(),
         Err(error) => {
             tracing::error!(%error, "cannot write the metrics");
             (StatusCode::INTERNAL_SERVER_ERROR, "cannot write the metrics\n").into_response()
         }
     }
-}
-
-/// All metrics as Prometheus text.
-fn exposition(registry: &Registry) -> anyhow::Result<String> {
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut text)?;
-    Ok(String::from_utf8(text)?)
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::freshness::Freshness;
 use leasehold_types::Moment;
+use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::MetricFamily;
+use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -16,15 +18,24 @@ use crate::replica::{LONG, PATIENCE, Replica, desired, options, until};
 
 /// The status and the body of a GET.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("a request");
-    let mut answer = String::new();
-    let read = stream.read_to_string(&mut answer);
-    timeout(PATIENCE, read).await.expect("an answer in time").expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    let (head, body) = fetch(address, path, "*/*").await;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.expect("a status"), body.into())
+    (status.expect("a status"), String::from_utf8(body).expect("UTF-8"))
+}
+
+/// The head and the body of a GET that accepts these media types.
+async fn fetch(address: SocketAddr, path: &str, accept: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("a request");
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    timeout(PATIENCE, read).await.expect("an answer in time").expect("an answer");
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("head and body");
+    let body = answer.split_off(end + 4);
+    (String::from_utf8(answer).expect("UTF-8"), body)
 }
 
 /// Waits until a series is there, and at least this.
@@ -149,6 +160,43 @@ async fn metrics_count_events_and_have_no_label_per_worker() {
     is("leasehold_grants_total{kind=\"pool\"}", 1.0);
     assert!(value(&series, "leasehold_messages_sent_total{kind=\"grant\"}") >= 1.0);
     assert!(value(&series, "leasehold_settle_duration_seconds_count") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_scrape_gets_the_format_that_it_accepts() {
+    let replica = Replica::leading().await;
+    let scrape = async |accept: &str, content_type: &str| {
+        let (head, body) = fetch(replica.http, "/metrics", accept).await;
+        let line = format!("content-type: {content_type}\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(&line), "{accept}: {head}");
+        body
+    };
+    let text = scrape("*/*", "text/plain; version=0.0.4; charset=utf-8").await;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("# TYPE leasehold_elections_total counter\n"), "{text}");
+
+    let open_metrics = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let text = scrape(open_metrics, content_type).await;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("# TYPE leasehold_elections counter\n"), "{text}");
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+
+    let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+                    encoding=delimited";
+    let accept = format!("{protobuf},{open_metrics}");
+    let body = scrape(&accept, &protobuf.replace(';', "; ")).await;
+    let mut rest = body.as_slice();
+    let mut families = Vec::new();
+    while !rest.is_empty() {
+        families.push(MetricFamily::decode_length_delimited(&mut rest).expect("a family"));
+    }
+    let family = |name: &str| families.iter().find(|family| family.name == name).expect("a family");
+    let counter = family("leasehold_elections_total").metric[0].counter.as_ref();
+    assert!(counter.expect("a counter").value >= 1.0);
+    let settle = family("leasehold_settle_duration_seconds").metric[0].histogram.as_ref();
+    let settle = settle.expect("a histogram");
+    assert!(!settle.bucket.is_empty() && !settle.positive_span.is_empty(), "{settle:?}");
 }
 
 #[tokio::test]

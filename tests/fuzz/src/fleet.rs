@@ -15,7 +15,7 @@ use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::driver::{Driver, Settings};
 use leasehold_driver::freshness::Freshness;
-use leasehold_driver::metrics::Metrics;
+use leasehold_driver::metrics::{Exposition, Metrics};
 use leasehold_driver::platform::Platform;
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::{KnownReplica, Replicas};
@@ -31,7 +31,6 @@ use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{Epoch, Moment, TermId, TimeBounds};
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
-use prometheus::Registry;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
@@ -67,7 +66,8 @@ pub(crate) fn desired() -> Arc<Desired> {
 
 /// Metrics that nobody reads.
 pub(crate) fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(SdkMeterProvider::default().meter("fuzz"), false))
+    let meter = SdkMeterProvider::default().meter("fuzz");
+    Arc::new(Metrics::new(meter, &mut Exposition::default(), false))
 }
 
 impl Fleet {
@@ -121,7 +121,7 @@ impl Fleet {
             health: port.health,
             handle: handle.for_people(),
             grpc: SocketAddr::from((Ipv4Addr::LOCALHOST, 7400)),
-            registry: Registry::new(),
+            exposition: Arc::default(),
             admin,
             access: Access::Open,
             replicas,

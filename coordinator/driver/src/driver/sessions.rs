@@ -50,8 +50,9 @@ impl Driver {
             }
             SessionEvent::Agent(AgentMessage::Beat(beat)) => {
                 let slot = self.sessions.get_mut(&conn);
-                if let Some(took) = slot.and_then(|slot| slot.take_applied(beat.applied, arrived)) {
-                    self.metrics.record_push(took);
+                let applied = slot.and_then(|slot| slot.take_applied(beat.applied, arrived));
+                if let Some((took, push)) = applied {
+                    self.metrics.record_push(took, push);
                 }
                 self.take(Event::Beat(conn, beat), at)
             }

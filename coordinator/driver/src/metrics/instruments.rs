@@ -15,11 +15,8 @@ pub(super) fn counter(meter: &Meter, metric: &Metric) -> Counter<u64> {
     meter.u64_counter(name).with_description(metric.meaning).with_unit(metric.unit).build()
 }
 
-/// A histogram. Its metric is one.
-pub(super) fn histogram(meter: &Meter, metric: &Metric) -> Histogram<f64> {
-    let MetricKind::Histogram(bounds) = metric.kind else {
-        panic!("{} is no histogram", metric.name);
-    };
+/// A histogram with these upper bounds of its buckets. Its metric is one.
+pub(super) fn histogram(meter: &Meter, metric: &Metric, bounds: &[f64]) -> Histogram<f64> {
     meter
         .f64_histogram(metric.name)
         .with_description(metric.meaning)
