@@ -42,6 +42,15 @@ impl Prometheus {
     /// If it cannot be started, or if it is not installed and `CI=true`.
     #[must_use]
     pub fn start(what: &str, targets: &[Target]) -> Option<Self> {
+        Self::start_with(what, targets, &[])
+    }
+
+    /// The same, with these features enabled.
+    ///
+    /// # Panics
+    /// If it cannot be started, or if it is not installed and `CI=true`.
+    #[must_use]
+    pub fn start_with(what: &str, targets: &[Target], features: &[&str]) -> Option<Self> {
         let program = program("prometheus", what)?;
         let targets = targets.iter().map(|Target { pod, address }| {
             let labels = json!({ "namespace": "leasehold-system", "pod": pod });
@@ -89,6 +98,9 @@ impl Prometheus {
         command.current_dir(folder.path());
         command.args(["--config.file=prometheus.yaml", "--storage.tsdb.path=data"]);
         command.arg(format!("--web.listen-address={address}"));
+        if !features.is_empty() {
+            command.arg(format!("--enable-feature={}", features.join(",")));
+        }
         let process = Process::start(&mut command, &folder.path().join("prometheus.log"));
         let started = Self { address, _process: process, _folder: folder };
         eventually("Prometheus", || get(address, "/-/ready").filter(|(status, _)| *status == 200));
@@ -129,11 +141,7 @@ impl Prometheus {
     /// # Errors
     /// What Prometheus says of an expression that it refuses.
     pub fn query(&self, expression: &str) -> Result<Vec<Value>, String> {
-        let mut escaped = String::new();
-        for byte in expression.bytes() {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-        let answer = get(self.address, &format!("/api/v1/query?query={escaped}"));
+        let answer = get(self.address, &format!("/api/v1/query?query={}", escaped(expression)));
         let (_, body) = answer.ok_or("no answer")?;
         let answer: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
         match answer["error"].as_str() {
@@ -150,12 +158,41 @@ impl Prometheus {
         series["value"][1].as_str().map(str::to_owned)
     }
 
+    /// The only number that an expression gives now.
+    #[must_use]
+    pub fn number(&self, expression: &str) -> Option<f64> {
+        let found = self.query(expression).ok()?;
+        let [series] = found.as_slice() else { return None };
+        series["value"][1].as_str()?.parse().ok()
+    }
+
+    /// The labels of all exemplars that are stored with these series.
+    #[must_use]
+    pub fn exemplars(&self, series: &str) -> Vec<Value> {
+        let answer = self.answer(&format!("/api/v1/query_exemplars?query={}", escaped(series)));
+        let all = answer["data"].as_array().into_iter().flatten();
+        let exemplars = all.flat_map(|one| one["exemplars"].as_array().into_iter().flatten());
+        exemplars.map(|exemplar| exemplar["labels"].clone()).collect()
+    }
+
     /// The list of this name in an answer of the HTTP API; empty without an answer.
     fn list(&self, path: &str, name: &str) -> Vec<Value> {
-        let answer = get(self.address, path).and_then(|(_, body)| serde_json::from_str(&body).ok());
-        let answer: Value = answer.unwrap_or_default();
-        answer["data"][name].as_array().cloned().unwrap_or_default()
+        self.answer(path)["data"][name].as_array().cloned().unwrap_or_default()
     }
+
+    /// An answer of the HTTP API; null without one.
+    fn answer(&self, path: &str) -> Value {
+        let answer = get(self.address, path).and_then(|(_, body)| serde_json::from_str(&body).ok());
+        answer.unwrap_or_default()
+    }
+}
+
+/// An expression as a parameter of a path.
+fn escaped(expression: &str) -> String {
+    expression.bytes().fold(String::new(), |mut escaped, byte| {
+        let _ = write!(escaped, "%{byte:02X}");
+        escaped
+    })
 }
 
 /// promtool, or `None` if it is not installed, which is then noted with `what` is left out.

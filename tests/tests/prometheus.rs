@@ -6,6 +6,8 @@ mod agent_alerts;
 mod dashboards;
 #[path = "prometheus/exported.rs"]
 mod exported;
+#[path = "prometheus/histograms.rs"]
+mod histograms;
 
 use std::path::Path;
 use std::process::Output;
