@@ -33,7 +33,9 @@ fn the_document_lists_every_metric() {
          Written by `make generate` from the tables in the code, which also create the metrics.\n\
          Where and how they are exported: [OPERATIONS](OPERATIONS.md#metrics). Units are those of\n\
          UCUM: `s` is seconds, `1` a truth or a number without a unit, and braces say what is\n\
-         counted.\n\n\
+         counted. The coordinator's histograms have classic buckets in every format, exemplars in\n\
+         OpenMetrics and protobuf, and native buckets in protobuf only. A scrape has one format:\n\
+         [how to turn them on](OPERATIONS.md#native-histograms-and-exemplars).\n\n\
          ## The coordinator\n\n{}\n## The agent\n\n{}",
         markdown(leasehold_driver::metrics::METRICS),
         markdown(leasehold_agent::metrics::METRICS)
