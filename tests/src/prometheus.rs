@@ -58,7 +58,7 @@ impl Prometheus {
         });
         let targets: Vec<Value> = targets.collect();
         let job = json!({ "job_name": "leasehold", "static_configs": targets });
-        Some(Self::run(&program, &[job]))
+        Some(Self::run(&program, &[job], features))
     }
 
     /// Starts one with these scrape configurations, which may find their targets by an API server:
@@ -79,11 +79,11 @@ impl Prometheus {
         for job in &mut jobs {
             job["scrape_interval"] = "1s".into();
         }
-        Some(Self::run(&program, &jobs))
+        Some(Self::run(&program, &jobs, &[]))
     }
 
-    /// Runs it with these scrape configurations.
-    fn run(program: &Path, jobs: &[Value]) -> Self {
+    /// Runs it with these scrape configurations and features.
+    fn run(program: &Path, jobs: &[Value], features: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write_rules(folder.path(), |rule| rule["for"] = "0s".into());
         let config = json!({
