@@ -110,13 +110,14 @@ mod tests {
         wrapped["spec"]["groups"][0]["rules"][0]["expr"] = expression.into();
         assert!(checked(&[wrapped]).is_ok());
 
-        let mut older = own;
+        let mut older = own.clone();
         let rules = older["spec"]["groups"][0]["rules"].as_array_mut().unwrap();
         rules[0]["expr"] = "max(leasehold_leader) < 1".into();
         rules.remove(1);
-        let finding = checked(&[older]);
+        let finding = checked(std::slice::from_ref(&older));
         let said = format!("{finding:?}");
         assert!(!finding.is_ok());
+        assert!(!checked(&[older, own]).is_ok(), "an older rule beside this version's");
         for words in [
             "lacks LeaseholdIsNotRedundant:",
             "has another expression for LeaseholdHasNoLeader:",
