@@ -130,11 +130,12 @@ impl Host {
         }
     }
 
-    /// Waits until every job is done, while systemd looks after its services.
+    /// Waits until every job has ended, while systemd looks after its services.
     fn until_done(&mut self, why: &str) {
         until_ok(&format!("every job to be done {why}"), || {
             self.services().for_each(Service::look_after);
-            let done: usize = self.agents.iter().map(|agent| list(agent, "done").len()).sum();
+            // The last that a worker does with a job is to write that it has ended.
+            let done: usize = self.agents.iter().map(|agent| lines(agent, "ended").len()).sum();
             if done == self.jobs { Ok(()) } else { Err(format!("{done} of {}", self.jobs)) }
         });
     }
