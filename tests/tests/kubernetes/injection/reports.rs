@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::process::{eventually, get};
+use tests::prometheus::{Prometheus, Target};
 
 use super::{InjectorFixture, agents, image, opted_in, pod, worker_cluster};
 
@@ -164,6 +165,12 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
         eventually("the figures", || (status("/status/agents") == wanted).then_some(()));
     };
     agents_are(2, 1, 0);
+    let target = Target { pod: "coordinator-0", address: fixture.replicas.running[0].http };
+    let prometheus = Prometheus::start("the alert of pods without an agent", &[target]);
+    let firing = || prometheus.as_ref().map(|one| one.firing("LeaseholdAgentsMissing"));
+    eventually("the alert of the pod", || {
+        firing().is_none_or(|alert| alert.is_some()).then_some(())
+    });
     let condition = |type_: &str| {
         let all = status("/status/conditions");
         let all = all.as_array().cloned().unwrap_or_default();
@@ -184,6 +191,8 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
 
     fixture.kubectl(&["delete", "pod", "skipped", "--force", "--grace-period=0"]);
     agents_are(2, 0, 0);
+    let is_over = || firing().is_none_or(|alert| alert.is_none()).then_some(());
+    eventually("the end of the alert", is_over);
     assert_eq!(condition("InjectionWarnings"), Value::Null);
     let mut short = opted_in("short", json!({}));
     short["spec"]["terminationGracePeriodSeconds"] = json!(5);
