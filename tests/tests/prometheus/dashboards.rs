@@ -72,7 +72,9 @@ fn every_query_of_the_dashboards_finds_what_the_programs_export() {
         if !empty.into_iter().any(|metric| expression.contains(metric)) {
             eventually(&format!("{place}: {expression}"), || {
                 let found = prometheus.query(&expression).expect("an answer");
-                (!found.is_empty()).then_some(())
+                let value = &found.first()?["value"][1];
+                println!("{place}: {expression} = {value} ({} series)", found.len());
+                Some(())
             });
         }
     }
