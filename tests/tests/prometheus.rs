@@ -8,6 +8,8 @@ mod dashboards;
 mod exported;
 #[path = "prometheus/histograms.rs"]
 mod histograms;
+#[path = "prometheus/planted.rs"]
+mod planted;
 
 use std::path::Path;
 use std::process::Output;
