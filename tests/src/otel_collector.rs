@@ -7,6 +7,17 @@ use std::process::Command;
 use crate::process::{Coordinator, Process, Replica, eventually, free_address};
 use crate::toolbox::{self, Missing};
 
+/// A cluster with this budget, which one worker may use up. An edit of it is traced.
+#[must_use]
+pub fn manifest(jobs_max: u32) -> String {
+    format!(
+        "apiVersion: leasehold.dev/v1alpha1\n\
+         kind: WorkerCluster\n\
+         metadata: {{name: builds}}\n\
+         spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: {jobs_max}, lease: {{ttl: 2s}}}}\n"
+    )
+}
+
 /// A running collector. It ends when it is dropped.
 #[derive(Debug)]
 pub struct OtelCollector {

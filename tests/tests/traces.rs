@@ -2,17 +2,8 @@
 //! collector receives it.
 
 use tests::answers::{lease, metric};
-use tests::otel_collector::OtelCollector;
+use tests::otel_collector::{OtelCollector, manifest};
 use tests::process::{Coordinator, eventually, put_manifest};
-
-fn manifest(jobs_max: u32) -> String {
-    format!(
-        "apiVersion: leasehold.dev/v1alpha1\n\
-         kind: WorkerCluster\n\
-         metadata: {{name: builds}}\n\
-         spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: {jobs_max}, lease: {{ttl: 2s}}}}\n"
-    )
-}
 
 #[test]
 fn an_edit_is_one_trace_from_the_manifest_to_the_agent_that_applied_it() {

@@ -3,21 +3,12 @@
 
 use serde_json::Value;
 use tests::answers::{lease, metric};
-use tests::otel_collector::OtelCollector;
+use tests::otel_collector::{OtelCollector, manifest};
 use tests::process::{Coordinator, eventually, put_manifest};
 use tests::prometheus::{Prometheus, Target};
 
 const WHAT: &str = "the test of native histograms and exemplars";
 const PUSH: &str = "leasehold_push_duration_seconds";
-
-fn manifest(jobs_max: u32) -> String {
-    format!(
-        "apiVersion: leasehold.dev/v1alpha1\n\
-         kind: WorkerCluster\n\
-         metadata: {{name: builds}}\n\
-         spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: {jobs_max}, lease: {{ttl: 2s}}}}\n"
-    )
-}
 
 #[test]
 fn prometheus_stores_native_histograms_and_the_traces_of_pushes() {
