@@ -27,6 +27,12 @@ impl Architecture {
         }
     }
 
+    /// Whether it is this machine's.
+    #[must_use]
+    pub fn is_own(self) -> bool {
+        Self::own().is_ok_and(|own| own == self)
+    }
+
     /// Its name, as images and Debian have it.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use crate::architecture::Architecture;
 use crate::checksums::sha256;
 use crate::program::Program;
-use crate::{output, run};
+use crate::{is_on_path, output, run};
 
 /// How the names of variables begin that change what is compiled.
 const CHANGING: [&str; 5] = ["CARGO_PROFILE_", "CFLAGS", "CXXFLAGS", "TARGET_CFLAGS", "LDFLAGS"];
@@ -90,9 +90,7 @@ impl Compiler {
                 "the compiler's target {target} is not installed: run `rustup target add {target}`"
             );
         }
-        if Some(architecture) != Architecture::own().ok()
-            && !crate::is_on_path(architecture.linker())
-        {
+        if !architecture.is_own() && !is_on_path(architecture.linker()) {
             bail!(
                 "{} is not installed: on Debian, run `apt-get install gcc-{cpu}-linux-gnu \
                  libc6-dev-{architecture}-cross`",
@@ -107,10 +105,7 @@ impl Compiler {
     pub(crate) fn toolchain(&self, architectures: &[Architecture]) -> anyhow::Result<String> {
         let mut text = self.rustc(&["-vV"])?;
         for &architecture in architectures {
-            let linker = match Architecture::own().ok() {
-                Some(own) if own == architecture => "cc",
-                _ => architecture.linker(),
-            };
+            let linker = if architecture.is_own() { "cc" } else { architecture.linker() };
             let asked = |flag: &str| -> anyhow::Result<String> {
                 let answer = output(Command::new(linker).arg(flag))?;
                 let answer = String::from_utf8_lossy(&answer);
@@ -159,7 +154,7 @@ impl Compiler {
         command.current_dir(&self.root).env("CARGO_ENCODED_RUSTFLAGS", flags);
         // Nothing of this is kept: symbols are stripped, and a release is compiled once.
         command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false");
-        if Some(architecture) != Architecture::own().ok() {
+        if !architecture.is_own() {
             let name = target.to_uppercase().replace('-', "_");
             command.env(format!("CARGO_TARGET_{name}_LINKER"), architecture.linker());
         }

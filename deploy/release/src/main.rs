@@ -59,7 +59,7 @@ struct CommonArgs {
 }
 
 impl CommonArgs {
-    fn release(self, default: Vec<Architecture>, allow_dirty: bool) -> anyhow::Result<Release> {
+    fn release(self, default: Vec<Architecture>) -> anyhow::Result<Release> {
         let mut architectures =
             if self.architectures.is_empty() { default } else { self.architectures };
         architectures.sort_unstable();
@@ -68,7 +68,7 @@ impl CommonArgs {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
         let folder = std::path::absolute(self.output)?;
         let compiler = Compiler { root, profile: self.profile, images: self.images };
-        Ok(Release { compiler, architectures, folder, allow_dirty })
+        Ok(Release { compiler, architectures, folder })
     }
 }
 
@@ -86,9 +86,9 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::All(args) => {
             let both = vec![Architecture::Amd64, Architecture::Arm64];
-            args.common.release(both, args.allow_dirty)?.build()
+            args.common.release(both)?.build(args.allow_dirty)
         }
-        Command::Images(common) => common.release(vec![Architecture::own()?], true)?.build_images(),
+        Command::Images(common) => common.release(vec![Architecture::own()?])?.build_images(),
     }
 }
 

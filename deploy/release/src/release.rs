@@ -27,19 +27,18 @@ pub struct Release {
     pub architectures: Vec<Architecture>,
     /// The folder that the files are written to.
     pub folder: PathBuf,
-    /// Whether changes that are not committed are released too.
-    pub allow_dirty: bool,
 }
 
 impl Release {
     /// Builds all of it. The folder then has these files and no others. Until all are built it has
-    /// those of the release before.
+    /// those of the release before. With `allow_dirty` changes that are not committed are released,
+    /// too.
     ///
     /// # Errors
     /// If a tool is missing, the folder has other files than a release's, or a step fails.
-    pub fn build(&self) -> anyhow::Result<()> {
+    pub fn build(&self, allow_dirty: bool) -> anyhow::Result<()> {
         let root = &self.compiler.root;
-        if !self.allow_dirty {
+        if !allow_dirty {
             check_clean(root)?;
         }
         for &architecture in &self.architectures {
