@@ -49,19 +49,8 @@ def build(arguments: list[str], wrapper: list[str] | None = None) -> list[TestBi
 
     Raises BuildFailed.
     """
-    command = [*(wrapper or []), "cargo", "test", *CARGO_FLAGS, *arguments, "--no-run",
-               "--message-format=json-render-diagnostics"]
-    done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
-    if done.returncode != 0:
-        raise BuildFailed(" ".join(command))
-    built = []
-    for line in done.stdout.splitlines():
-        message = json.loads(line)
-        if message["reason"] != "compiler-artifact" or not message["executable"]:
-            continue
-        if message["profile"]["test"]:
-            built.append(_binary(message))
-    return built
+    built = _executables(arguments, wrapper or [])
+    return [_binary(message) for message in built if message["profile"]["test"]]
 
 
 def build_with_faults() -> list[TestBinary]:
@@ -71,9 +60,37 @@ def build_with_faults() -> list[TestBinary]:
 
 
 def build_others() -> list[TestBinary]:
-    """Builds all other tests, and the programs that they start. Raises BuildFailed."""
+    """Builds all other tests, and the programs that they start. Raises BuildFailed.
+
+    Programs of former builds that this one did not renew are removed: a test would start them here
+    and find nothing in a fresh clone.
+    """
     excluded = [word for name in WITH_FAULTS for word in ("--exclude", name)]
-    return build(["--workspace", *excluded])
+    built = _executables(["--workspace", *excluded], [])
+    # In the folder of examples Cargo keeps files of its own.
+    programs = [one for one in built if one["target"]["kind"] == ["bin"]]
+    remove_others({Path(one["executable"]) for one in programs if not one["profile"]["test"]})
+    return [_binary(message) for message in built if message["profile"]["test"]]
+
+
+def remove_others(programs: set[Path]) -> None:
+    """Removes every other program from the folders of these."""
+    for folder in {program.parent for program in programs}:
+        for file in set(folder.iterdir()) - programs:
+            if file.is_file() and os.access(file, os.X_OK):
+                file.unlink()
+
+
+def _executables(arguments: list[str], wrapper: list[str]) -> list[dict]:
+    """What cargo says of each program that `cargo test ARGUMENTS` builds."""
+    command = [*wrapper, "cargo", "test", *CARGO_FLAGS, *arguments, "--no-run",
+               "--message-format=json-render-diagnostics"]
+    done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        raise BuildFailed(" ".join(command))
+    messages = (json.loads(line) for line in done.stdout.splitlines())
+    return [one for one in messages
+            if one["reason"] == "compiler-artifact" and one["executable"]]
 
 
 def _binary(message: dict) -> TestBinary:
