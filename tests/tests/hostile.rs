@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{DrainWorkerRequest, GetStatusRequest, GetStatusResponse};
 use serde_json::Value;
-use tests::answers::{lease, metric};
+use tests::answers::{lease, metric, shows};
 use tests::process::{
     Agent, Coordinator, PEAK_MEMORY, Process, Replica, eventually, free_address, get, memory_kib,
     soon, until_ok,
@@ -230,7 +230,7 @@ async fn agents_that_flood_beats_wait_and_no_other_agent_misses_a_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_message_does_not_go_on_ends() {
     let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    let leads = || metric(coordinator.http, "leasehold_leader").filter(|leader| *leader == 1.0);
+    let leads = || shows(coordinator.http, "leasehold_leader 1");
     soon("a leader", leads).await;
     let answer = half_message::answer_to_half_a_message(coordinator.grpc, "half").await;
     assert!(answer.contains("the rest of a message did not come in 10s"), "{answer:?}");
@@ -266,7 +266,7 @@ impl LimitedCoordinator {
     }
 
     async fn leads(&self) {
-        let leads = || self.metric("leasehold_leader").filter(|leader| *leader == 1.0);
+        let leads = || shows(self.http, "leasehold_leader 1");
         soon("a leader", leads).await;
     }
 }
@@ -316,7 +316,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_that_are_refused_write_few_lines() {
     let leader = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    let leads = || metric(leader.http, "leasehold_leader").filter(|leader| *leader == 1.0);
+    let leads = || shows(leader.http, "leasehold_leader 1");
     soon("a leader", leads).await;
     let standby = leader.standby();
     soon("a standby", || get(standby.http, "/readyz").filter(|(status, _)| *status == 200)).await;

@@ -150,9 +150,7 @@ impl ReplicaWatch {
         let metrics = timeout(PROBE_WITHIN, http::call(address, "GET", "/metrics", "")).await;
         // A scrape may find no place: it is the next one that counts.
         if let Ok(Ok((200, text))) = metrics {
-            let leads = text
-                .lines()
-                .any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"));
+            let leads = text.lines().any(|line| line == "leasehold_leader 1");
             self.leadership_changes += usize::from(leads != self.leads);
         }
     }

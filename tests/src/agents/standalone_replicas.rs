@@ -8,7 +8,7 @@ use leasehold_demo::clock;
 use leasehold_types::Moment;
 use rustix::process::Signal;
 
-use crate::answers::{metric, value};
+use crate::answers::{shows, value};
 use crate::process::{
     PEAK_MEMORY, Replica, eventually, free_address, get, memory_kib, put_manifest,
 };
@@ -125,7 +125,7 @@ impl StandaloneReplicas {
     }
 
     fn leader(&self) -> Option<usize> {
-        let leads = |replica: &Replica| metric(replica.http, "leasehold_leader") > Some(0.0);
+        let leads = |replica: &Replica| shows(replica.http, "leasehold_leader 1").is_some();
         self.replicas.iter().position(leads)
     }
 

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::access::Access;
 use super::cluster::Cluster;
+use crate::answers::shows;
 use crate::memory_limit::MemoryLimit;
 use crate::process::{Process, eventually, free_address, get};
 use crate::toolbox;
@@ -161,13 +162,7 @@ impl Replicas {
     /// The place of the one that leads, among those that run, or `None` if none says so.
     #[must_use]
     pub fn leading(&self) -> Option<usize> {
-        self.running.iter().position(|replica| {
-            let metrics = get(replica.http, "/metrics").map(|(_, body)| body);
-            metrics.is_some_and(|body| {
-                body.lines()
-                    .any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
-            })
-        })
+        self.running.iter().position(|replica| shows(replica.http, "leasehold_leader 1").is_some())
     }
 
     /// Waits until all are ready.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use tests::kube::{Cluster, FleetFixture, Lease, Work, feeds, list, object, until};
+use tests::answers::shows;
+use tests::kube::{Cluster, FleetFixture, Lease, Operator, Work, feeds, list, object, until};
 use tests::process::{eventually, get, throughout};
 
 const STREAMS: u32 = 6;
@@ -30,12 +31,8 @@ fn owned_once(leases: &BTreeMap<String, Lease>) -> bool {
 
 /// The metric of who leads, of every replica that answers.
 fn leaders(fixture: &FleetFixture) -> usize {
-    let leads = |body: &str| {
-        body.lines().any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
-    };
-    let answers =
-        fixture.replicas.running.iter().filter_map(|replica| get(replica.http, "/metrics"));
-    answers.filter(|(_, body)| leads(body)).count()
+    let leads = |replica: &&Operator| shows(replica.http, "leasehold_leader 1").is_some();
+    fixture.replicas.running.iter().filter(leads).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

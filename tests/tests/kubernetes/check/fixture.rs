@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tests::answers::shows;
 use tests::kube::{
     Access, CoordinatorEndpoints, Fleet, HollowNode, Namespace, Runner, SimulatedPod, Work,
 };
@@ -228,11 +229,7 @@ impl<'a> CheckFixture<'a> {
     fn until_it_leads(&self) {
         let http = self.coordinator.http;
         eventually("a ready coordinator", || get(http, "/readyz").filter(|answer| answer.0 == 200));
-        eventually("a leader", || {
-            let (_, metrics) = get(http, "/metrics")?;
-            let leads = |line: &str| line.starts_with("leasehold_leader") && line.ends_with(" 1");
-            metrics.lines().any(leads).then_some(())
-        });
+        eventually("a leader", || shows(http, "leasehold_leader 1"));
     }
 
     /// The coordinator is not a pod, so no Service selects it: the API server gets its address.
