@@ -17,6 +17,11 @@ pub(crate) struct Backoff(ExponentialBuilder);
 /// do not return at the same time. No wait exceeds two seconds.
 pub(crate) const DIAL: Backoff =
     Backoff(waits(Duration::from_millis(10), Duration::from_secs(1)).with_jitter());
+/// Between attempts to follow who leads at another replica: with jitter up to twice the delay, since
+/// each costs a coordinator a connection. A replica that is alone, or of an earlier release, is
+/// asked in vain.
+pub(crate) const WATCH: Backoff =
+    Backoff(waits(Duration::from_secs(3), Duration::from_secs(300)).with_jitter());
 /// After failed writes and calls on this machine.
 pub(crate) const RETRY: Backoff =
     Backoff(waits(Duration::from_millis(250), Duration::from_secs(10)));

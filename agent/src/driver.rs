@@ -17,7 +17,7 @@ use std::time::Duration;
 use leasehold_agent_core::{Effect, Holder, INCARNATION_OFFSET_MAX, Memory, Notice};
 use leasehold_proto::map;
 use leasehold_types::message::{AgentProcess, CoordinatorMessage, WorkerFailure};
-use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
+use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, WorkerKey};
 use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -30,7 +30,8 @@ use crate::cells::Cells;
 use crate::clock;
 use crate::config::Config;
 use crate::journal::AgentJournal;
-use crate::link::{Dialer, Link, LinkChange, LinkEvent};
+use crate::leader_watch::{LeaderWatch, Successor, WelcomedLink};
+use crate::link::{CoordinatorPorts, Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
 use drain::Drain;
 use job_clock::JobClock;
@@ -72,6 +73,8 @@ pub(crate) struct Driver {
     link: Option<Link>,
     closing_links: JoinSet<()>,
     link_events: mpsc::Receiver<LinkEvent>,
+    leader_watch: LeaderWatch,
+    successors: mpsc::Receiver<Successor>,
     commands: mpsc::Receiver<DriverRequest>,
     changes: watch::Sender<u64>,
     outcome: watch::Sender<Option<Outcome>>,
@@ -136,6 +139,10 @@ impl Driver {
         let (changes, changes_seen) = watch::channel(0);
         let (outcome, outcome_seen) = watch::channel(None);
         let (overdue, overdue_seen) = watch::channel(0);
+        let worker = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
+        let coordinators = config.coordinators.iter().map(ToString::to_string).collect();
+        let ports = CoordinatorPorts { tls: config.tls.clone() };
+        let (leader_watch, successors) = LeaderWatch::start(worker, coordinators, ports);
         let holder = Holder::new(who, memory, journal, now);
         let running = holder.outstanding().jobs.unwrap_or(0);
         let driver = Self {
@@ -144,6 +151,8 @@ impl Driver {
             link: None,
             closing_links: JoinSet::new(),
             link_events,
+            leader_watch,
+            successors,
             commands,
             changes,
             outcome,
@@ -180,6 +189,7 @@ impl Driver {
             let pause = self.pause(clock::now());
             tokio::select! {
                 Some(event) = self.link_events.recv() => self.handle_link(event),
+                Some(successor) = self.successors.recv() => self.handle_successor(successor),
                 command = self.commands.recv() => match command {
                     Some(command) => self.handle_command(command),
                     None => self.stopping = true,
@@ -259,6 +269,16 @@ impl Driver {
                 self.holder.handle_message(link, *message, now);
                 self.cells.set_own(self.holder.cell());
             }
+        }
+    }
+
+    /// The link to a leader that is none any more may never end by itself.
+    fn handle_successor(&mut self, successor: Successor) {
+        let now = clock::now();
+        self.wake(now);
+        let Successor { over, leader } = successor;
+        if self.holder.handle_successor(over, leader.clone(), now) {
+            tracing::info!(leader, "another replica leads now");
         }
     }
 
@@ -447,6 +467,14 @@ impl Driver {
                 self.outcome.send_replace(Some(Outcome::Superseded));
             }
             Effect::Notice(notice) => {
+                if let (Notice::Welcomed(epoch), Some(link)) = (&notice, &self.link) {
+                    self.leader_watch.set_welcomed(WelcomedLink {
+                        number: link.number,
+                        address: link.address.clone(),
+                        epoch: *epoch,
+                        cell: self.holder.cell(),
+                    });
+                }
                 let address = self.link.as_ref().map_or("", |link| link.address.as_str());
                 self.session.observe(&notice, address);
                 self.notices.log(notice, address, now);

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod drain;
 pub mod inputs;
+pub mod leader_watch;
 pub mod metrics;
 pub mod pre_stop;
 pub mod probe;

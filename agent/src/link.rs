@@ -30,6 +30,7 @@ use tonic::{Code, Request};
 use crate::backoff;
 use crate::config::{Address, Tls};
 use crate::http_client::{ANSWER_BYTES_MAX, Call, Url};
+use crate::leader_watch::{Connect, Connection};
 
 /// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,6 +42,9 @@ const KEEPALIVE_MAX: Duration = Duration::from_secs(2);
 const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
 /// See [`KEEPALIVE_MAX`].
 const KEEPALIVES_PER_TTL: u32 = 5;
+/// After how long without traffic the kernel asks whether the other end of a connection is there
+/// still, where no keepalive of HTTP/2 does.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// Queued messages to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
 /// Texts in the error of a server that is no coordinator.
@@ -276,6 +280,25 @@ impl Dial {
     async fn send_event(&self, change: LinkChange) {
         // Without a driver the event has no receiver.
         let _ = self.events.send(LinkEvent { link: self.number, change }).await;
+    }
+}
+
+/// The gRPC ports of coordinators, for calls beside the session.
+#[derive(Clone, Debug)]
+pub(crate) struct CoordinatorPorts {
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Connect for CoordinatorPorts {
+    async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
+        let endpoint = endpoint(address, self.tls.as_ref(), None).await?;
+        let channel = endpoint.tcp_keepalive(Some(TCP_KEEPALIVE)).connect().await?;
+        let token = self.tls.as_ref().and_then(|tls| tls.token.as_deref());
+        let authorization = match token {
+            Some(path) => Some(token::bearer(path).await?),
+            None => None,
+        };
+        Ok(Connection { channel, authorization })
     }
 }
 

@@ -32,7 +32,7 @@ const LEADERSHIP: DurationRange =
 const TAKEOVER_AFTER: DurationRange =
     DurationRange { min: Duration::from_millis(1), max: LEADERSHIP.max };
 /// The defaults on files of --takeover-after and --leadership.
-const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
+const TAKEOVER_ON_FILES: Duration = Duration::from_millis(1_500);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
 /// How long a removal waits.
 const CONFIRM_REMOVALS: DurationRange =

@@ -36,6 +36,7 @@ fn changed_protos(from: &str, to: &str) -> tempfile::TempDir {
         "buf.yaml",
         "proto/externalscaler/externalscaler.proto",
         "proto/leasehold/admin/v1/admin.proto",
+        "proto/leasehold/coordinator/v1/leader.proto",
         "proto/leasehold/coordinator/v1/peer.proto",
         "proto/leasehold/coordinator/v1/session.proto",
         WORKER,

@@ -67,6 +67,32 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     assert!(leads(second.http, begun + 1).is_some(), "the second still leads");
 }
 
+/// Its agents would ping the leader that hangs for seconds more. The standby says who leads now.
+#[test]
+fn agents_leave_a_leader_that_hangs_as_soon_as_there_is_another() {
+    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let begun = first_epoch(first.http);
+    let second = first.standby();
+    let addresses = second.grpc.to_string();
+    let agents =
+        ["w-0", "w-1"].map(|worker| first.agent("builds", worker, &["--coordinator", &addresses]));
+    eventually("both agents to follow who leads", || {
+        shows(second.http, "leasehold_leader_watches 2")
+    });
+    assert!(shows(first.http, "leasehold_leader_watches 0").is_some(), "a leader has sessions");
+
+    first.process.signal(Signal::STOP);
+    eventually("agents at the second leader", || {
+        Some([served(&agents[0], begun + 1)?, served(&agents[1], begun + 1)?])
+    });
+    let told = format!("another replica leads now leader=\"{addresses}\"");
+    for agent in &agents {
+        let log = agent.process.log();
+        assert!(log.contains(&told) && !log.contains("keep-alive timed out"), "{log}");
+    }
+    assert!(shows(second.http, "leasehold_leader_watches 0").is_some(), "they have sessions now");
+}
+
 /// The order is answered once the next leader knows, too, that the worker is gone, however slow the
 /// leader's disk is.
 #[test]

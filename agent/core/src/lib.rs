@@ -8,9 +8,9 @@
 //! A driver owns one [`Holder`], passes it one event at a time, and after each event carries out
 //! the effects:
 //!
-//! 1. An event: [`Holder::handle_open`], [`Holder::handle_message`] and [`Holder::handle_closed`]
-//!    for the link, or a request of the worker, for example [`Holder::begin_job`],
-//!    [`Holder::end_job`], [`Holder::release_stream`] or [`Holder::drain`].
+//! 1. An event: [`Holder::handle_open`], [`Holder::handle_message`], [`Holder::handle_closed`] and
+//!    [`Holder::handle_successor`] for the link, or a request of the worker, for example
+//!    [`Holder::begin_job`], [`Holder::end_job`], [`Holder::release_stream`] or [`Holder::drain`].
 //! 2. [`Holder::handle_wake`] if [`Holder::poll_timeout`] has passed. The driver also does this
 //!    before an event, so that no answer rests on a lease that has expired.
 //! 3. [`Holder::poll_effect`] until it returns `None`. The driver carries out each [`Effect`] in
@@ -30,8 +30,8 @@
 //!   dialling ──handle_open──▶ greeting ──Welcome──▶ reported ──snapshot──▶ live
 //!      ▲        sends Hello              sends Report                       │ sends Beats,
 //!      └────────────────────────────────────────────────────────────────────┘ applies Grants
-//!        handle_closed, a refusal, a violation of the protocol, or a live link without a message
-//!        for a ttl: a new link with a higher number
+//!        handle_closed, handle_successor, a refusal, a violation of the protocol, or a live link
+//!        without a message for a ttl: a new link with a higher number
 //!
 //!   stopped: the agent has left, and a restarted worker starts it again
 //!   superseded: a newer agent serves the worker; final

@@ -102,6 +102,7 @@ pub struct Driver {
     progress: Arc<Progress>,
     metrics: Arc<Metrics>,
     published: watch::Sender<PublishedState>,
+    leadership: watch::Sender<Leadership>,
     /// Orders whose effect queries do not show yet.
     pending_orders: Vec<PendingOrders>,
     /// The moment up to which all messages of sessions were taken.
@@ -157,8 +158,10 @@ impl Driver {
         let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
         let (published, published_watch) = watch::channel(PublishedState::default());
+        let (leadership, leadership_watch) = watch::channel(Leadership::Standby(None));
         let view = Arc::new(PublishedView::new(
             published_watch,
+            leadership_watch,
             platform.freshness.clone(),
             Arc::clone(&term_guard),
             Arc::clone(&health),
@@ -209,6 +212,7 @@ impl Driver {
             progress,
             metrics,
             published,
+            leadership,
             pending_orders: Vec::new(),
             taken: Watermark::default(),
             log: notices::LeaseLog::default(),
@@ -430,11 +434,15 @@ impl Driver {
         let required = self.workers_required(&leadership, now);
         self.published.send_if_modified(|published| {
             let required = required.filter(|required| *required != *published.required);
-            let is_new = published.leadership != leadership || required.is_some();
-            published.leadership = leadership;
+            let is_new = required.is_some();
             if let Some(required) = required {
                 published.required = Arc::new(required);
             }
+            is_new
+        });
+        self.leadership.send_if_modified(|known| {
+            let is_new = *known != leadership;
+            *known = leadership;
             is_new
         });
         if self.metrics.is_pushed() && now.since(self.fleet_metrics_at) >= FLEET_METRICS_INTERVAL {

@@ -403,6 +403,16 @@ impl Metrics {
         self.set(|observations| observations.sessions_max = sessions_max);
     }
 
+    /// Counts an agent that follows who leads.
+    pub fn leader_watch_began(&self) {
+        self.set(|observations| observations.leader_watches += 1);
+    }
+
+    /// An agent no longer follows who leads.
+    pub fn leader_watch_ended(&self) {
+        self.set(|observations| observations.leader_watches -= 1);
+    }
+
     /// Sets how many problems the manifests have.
     pub fn set_problems(&self, problems: usize) {
         self.set(|observations| observations.problems = problems);

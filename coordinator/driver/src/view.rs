@@ -20,21 +20,12 @@ use crate::term_guard::TermGuard;
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The part of its core's state that the driver publishes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PublishedState {
     /// The desired state; `None` until it has been read.
     pub desired: Option<Arc<Desired>>,
-    /// Who leads.
-    pub leadership: Leadership,
     /// The workers that each class's present shares cannot spare; empty unless this replica leads.
     pub required: Arc<BTreeMap<ClusterName, u32>>,
-}
-
-impl Default for PublishedState {
-    fn default() -> Self {
-        let leadership = Leadership::Standby(None);
-        Self { desired: None, leadership, required: Arc::default() }
-    }
 }
 
 /// Why a view must not be used.
@@ -66,6 +57,7 @@ struct CachedDemands {
 #[derive(Debug)]
 pub struct PublishedView {
     published: watch::Receiver<PublishedState>,
+    leadership: watch::Receiver<Leadership>,
     freshness: watch::Receiver<Freshness>,
     term_guard: Arc<TermGuard>,
     health: Arc<Health>,
@@ -76,16 +68,22 @@ impl PublishedView {
     /// A view of what the driver publishes.
     pub fn new(
         published: watch::Receiver<PublishedState>,
+        leadership: watch::Receiver<Leadership>,
         freshness: watch::Receiver<Freshness>,
         term_guard: Arc<TermGuard>,
         health: Arc<Health>,
     ) -> Self {
-        Self { published, freshness, term_guard, health, cached: Mutex::default() }
+        Self { published, leadership, freshness, term_guard, health, cached: Mutex::default() }
     }
 
     /// Who leads.
     pub fn leadership(&self) -> Leadership {
-        self.published.borrow().leadership.clone()
+        self.leadership.borrow().clone()
+    }
+
+    /// Who leads, now and from now on.
+    pub fn watch_leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
     }
 
     /// The demand for each class.
@@ -97,8 +95,8 @@ impl PublishedView {
         if let Some(why) = self.freshness.borrow().stale(now) {
             return Err(ViewUnavailable::Unconfirmed(why));
         }
-        let PublishedState { desired, leadership, required } = self.published.borrow().clone();
-        let is_led = match leadership {
+        let PublishedState { desired, required } = self.published.borrow().clone();
+        let is_led = match self.leadership() {
             Leadership::Leader(_) => self.term_guard.term().is_some_and(|term| now < term.until),
             Leadership::Standby(leader) => leader.is_some(),
         };
@@ -158,7 +156,11 @@ impl PublishedView {
 
     /// Notifies of possible changes of the view.
     pub fn changes(&self) -> Changes {
-        Changes { published: self.published.clone(), freshness: self.freshness.clone() }
+        Changes {
+            published: self.published.clone(),
+            leadership: self.leadership.clone(),
+            freshness: self.freshness.clone(),
+        }
     }
 }
 
@@ -166,6 +168,7 @@ impl PublishedView {
 #[derive(Debug)]
 pub struct Changes {
     published: watch::Receiver<PublishedState>,
+    leadership: watch::Receiver<Leadership>,
     freshness: watch::Receiver<Freshness>,
 }
 
@@ -174,6 +177,7 @@ impl Changes {
     pub async fn next(&mut self) -> Result<(), ()> {
         tokio::select! {
             changed = self.published.changed() => changed.map_err(|_| ()),
+            Ok(()) = self.leadership.changed() => Ok(()),
             Ok(()) = self.freshness.changed() => Ok(()),
             () = sleep(RECHECK_INTERVAL) => Ok(()),
         }

@@ -49,14 +49,18 @@ impl FileShares {
     pub(crate) fn grpc(self, sessions: usize, unauthenticated_age: Duration) -> ConnectionLimits {
         let part = (self.of_grpc() / GRPC_PART).max(1);
         let (unauthenticated, callers) = (UNAUTHENTICATED_MAX.min(part), CALLERS_MAX.min(part));
-        ConnectionLimits {
-            unauthenticated,
-            waiting: WAITING_MAX.min(part),
-            // The connections that have just lost their places count until they are closed.
-            total: sessions + 2 * unauthenticated + callers,
-            callers,
-            unauthenticated_age,
-        }
+        let waiting = WAITING_MAX.min(part);
+        // The connections that have just lost their places count until they are closed.
+        let others = 2 * unauthenticated + callers;
+        let watches = sessions.min(self.of_grpc().saturating_sub(waiting + others + sessions));
+        let total = sessions + watches + others;
+        ConnectionLimits { unauthenticated, waiting, total, callers, unauthenticated_age }
+    }
+
+    /// The most agents of other replicas' sessions that may follow who leads here: as many as
+    /// sessions, if the files suffice for both.
+    pub(crate) fn leader_watches(self, sessions: usize) -> usize {
+        self.grpc(sessions, Duration::ZERO).total - self.grpc(0, Duration::ZERO).total - sessions
     }
 
     /// The limits of each port for HTTP.
@@ -97,6 +101,10 @@ mod tests {
             assert!(files - ports >= own, "{files}: the ports take {ports}");
         }
         assert_eq!(FileShares::of(1_024).sessions(10), 10, "no more than wanted");
+        for (files, watches) in [(20_000, 0), (65_536, WORKERS_MAX)] {
+            let shares = FileShares::of(files);
+            assert_eq!(shares.leader_watches(shares.sessions(WORKERS_MAX)), watches, "{files}");
+        }
         // Too few for anything: no limit is 0.
         let none = FileShares::of(0);
         let (grpc, http) = (none.grpc(none.sessions(1), Duration::ZERO), none.http());

@@ -7,6 +7,7 @@ mod delivery;
 mod forward;
 mod inbound;
 pub(crate) mod intake;
+mod leader;
 mod message_budget;
 mod outbound;
 mod peer;
@@ -29,6 +30,7 @@ use tonic_health::server::HealthReporter;
 
 pub use self::forward::{AdminCalls, PeerTransport};
 use self::intake::IntakeLayer;
+use self::leader::LeaderServer;
 use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::connections::handshake;
@@ -106,6 +108,9 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     let (access, metrics) = (port.sessions.access.clone(), Arc::clone(&port.sessions.metrics));
     let peer = PeerServer::service(Arc::clone(&port.replicas), port.sessions.clone());
     let (jobs, other_cells) = (port.jobs, port.other_cells);
+    let watches_max = port.files.leader_watches(port.sessions.sessions_max);
+    let replicas = Arc::clone(&port.replicas);
+    let leader = LeaderServer::service(replicas, port.sessions.clone(), watches_max);
     let sessions = SessionServer::new(port.sessions, jobs, other_cells, port.replicas);
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access, metrics);
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -116,6 +121,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     };
     let server = server
         .add_service(sessions)
+        .add_service(leader)
         .add_service(port.admin)
         .add_service(peer)
         .add_service(scaler)
@@ -133,8 +139,9 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
 }
 
 /// The services for agents, people and autoscalers.
-const SERVICES: [&str; 3] = [
+const SERVICES: [&str; 4] = [
     leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME,
+    leasehold_proto::coordinator::v1::leader_service_server::SERVICE_NAME,
     leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME,
     leasehold_proto::externalscaler::external_scaler_server::SERVICE_NAME,
 ];

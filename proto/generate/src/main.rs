@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use prost::Message;
 
-const PROTOS: [&str; 5] = [
+const PROTOS: [&str; 6] = [
+    "leasehold/coordinator/v1/leader.proto",
     "leasehold/coordinator/v1/session.proto",
     "leasehold/coordinator/v1/peer.proto",
     "leasehold/worker/v1/worker.proto",

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_agent::leader_watch::{Connect, Connection, LeaderWatch, Successor, WelcomedLink};
 use leasehold_agent_core::{
     Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
 };
@@ -22,6 +23,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use super::fleet_record::FleetRecord;
@@ -148,6 +150,7 @@ enum LinkEvent {
 /// A link from its dial on; dropping it ends it.
 struct Link {
     number: LinkNumber,
+    address: String,
     outbox: mpsc::Sender<AgentMessage>,
     task: AbortHandle,
 }
@@ -160,7 +163,7 @@ impl Drop for Link {
 
 struct Driver {
     number: usize,
-    token: Option<String>,
+    port: Port,
     holder: Holder<Unwritten>,
     record: Arc<FleetRecord>,
     coordinators: Arc<Coordinators>,
@@ -169,6 +172,8 @@ struct Driver {
     link: Option<Link>,
     events: mpsc::Sender<(LinkNumber, LinkEvent)>,
     events_seen: mpsc::Receiver<(LinkNumber, LinkEvent)>,
+    leader_watch: LeaderWatch,
+    successors: mpsc::Receiver<Successor>,
     /// The epoch of the welcome, until the link is live.
     welcomed: Option<Epoch>,
     /// Reports and beats that were sent and not yet echoed.
@@ -190,6 +195,9 @@ impl Driver {
             worker: worker.parse().expect("a worker's name"),
         };
         let incarnation = Incarnation(clock::wall_us() / 1_000);
+        let port = Port { tls: coordinators.tls.clone(), from: own_address(number), token };
+        let (leader_watch, successors) =
+            LeaderWatch::start(key.clone(), coordinators.addresses.clone(), port.clone());
         let config = Config { incarnation, ..Config::example(key) };
         let now = now();
         let mut holder = Holder::new(config, Memory::default(), Unwritten, now);
@@ -197,7 +205,7 @@ impl Driver {
         holder.start_worker(start, 0, now).expect("nothing runs yet");
         Self {
             number,
-            token,
+            port,
             holder,
             record,
             next: number,
@@ -205,6 +213,8 @@ impl Driver {
             link: None,
             events,
             events_seen,
+            leader_watch,
+            successors,
             welcomed: None,
             sent: VecDeque::new(),
             echoed: None,
@@ -217,6 +227,9 @@ impl Driver {
             let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
             tokio::select! {
                 Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
+                Some(Successor { over, leader }) = self.successors.recv() => {
+                    self.holder.handle_successor(over, leader, now());
+                }
                 Some(order) = orders.recv() => self.obey(order),
                 () = tokio::time::sleep(wakeup.unwrap_or(Duration::MAX)) => {}
             }
@@ -334,6 +347,14 @@ impl Driver {
     fn note(&mut self, notice: Notice) {
         match notice {
             Notice::Welcomed(epoch) => {
+                if let Some(link) = &self.link {
+                    self.leader_watch.set_welcomed(WelcomedLink {
+                        number: link.number,
+                        address: link.address.clone(),
+                        epoch,
+                        cell: self.holder.cell(),
+                    });
+                }
                 self.welcomed = Some(epoch);
                 self.record.welcomed(epoch);
             }
@@ -364,44 +385,61 @@ impl Driver {
         };
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
         let events = self.events.clone();
-        let tls = self.coordinators.tls.clone();
-        let dial = Dial { address, tls, from: own_address(self.number), token: self.token.clone() };
+        let (port, dialled) = (self.port.clone(), address.clone());
         let task = tokio::spawn(async move {
             tokio::time::sleep(backoff(attempt)).await;
-            let why = match run_link(dial, number, messages, &events).await {
+            let why = match run_link(&port, &dialled, number, messages, &events).await {
                 Ok(()) => "the coordinator has ended the session".to_owned(),
                 Err(error) => error.to_string(),
             };
             let _ = events.send((number, LinkEvent::Closed(why))).await;
         });
-        Link { number, outbox, task: task.abort_handle() }
+        Link { number, address, outbox, task: task.abort_handle() }
     }
 }
 
-/// What one dial needs.
-struct Dial {
-    address: String,
+/// How one agent reaches the coordinators.
+#[derive(Clone)]
+struct Port {
     tls: Option<ClientTlsConfig>,
     from: IpAddr,
     token: Option<String>,
 }
 
+impl Port {
+    fn endpoint(&self, address: &str) -> anyhow::Result<Endpoint> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?;
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone())?;
+        }
+        let from = Some(self.from);
+        Ok(endpoint.local_address(from).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
+    }
+
+    fn authorization(&self) -> anyhow::Result<Option<MetadataValue<Ascii>>> {
+        let token = self.token.as_ref();
+        Ok(token.map(|token| format!("Bearer {token}").parse()).transpose()?)
+    }
+}
+
+impl Connect for Port {
+    async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
+        let channel = self.endpoint(address)?.connect().await?;
+        Ok(Connection { channel, authorization: self.authorization()? })
+    }
+}
+
 /// Opens the session with an agent's own settings, and passes messages on until it ends.
 async fn run_link(
-    dial: Dial,
+    port: &Port,
+    address: &str,
     number: LinkNumber,
     messages: mpsc::Receiver<AgentMessage>,
     events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
 ) -> anyhow::Result<()> {
-    let scheme = if dial.tls.is_some() { "https" } else { "http" };
-    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", dial.address))?;
-    if let Some(tls) = dial.tls {
-        endpoint = endpoint.tls_config(tls)?;
-    }
-    let endpoint = endpoint
-        .local_address(Some(dial.from))
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
+    let endpoint = port
+        .endpoint(address)?
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true)
@@ -413,8 +451,8 @@ async fn run_link(
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let _ = events.send((number, LinkEvent::Opened)).await;
     let mut request = Request::new(ReceiverStream::new(messages).map(OpenSessionRequest::from));
-    if let Some(token) = dial.token {
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    if let Some(authorization) = port.authorization()? {
+        request.metadata_mut().insert("authorization", authorization);
     }
     let mut responses = client.open_session(request).await?.into_inner();
     while let Some(response) = responses.message().await? {

@@ -227,6 +227,22 @@ impl<J: Journal> Holder<J> {
         self.redial(Target::Next, now);
     }
 
+    /// A replica says that another one has come to lead than the one that link `over` leads to. A
+    /// leader that hangs ends no connection, so the agent leaves that link. A later link that is
+    /// open goes on: the new leader may be at its other end.
+    /// Returns whether the agent dials the new leader.
+    pub fn handle_successor(&mut self, over: LinkNumber, leader: String, now: Moment) -> bool {
+        let is_over = over == self.link.number || self.link.stage == Stage::Dialling;
+        if !is_over || self.link.is_stopped() {
+            return false;
+        }
+        self.notice(Notice::Unlinked(format!("{leader} has come to lead")));
+        // There is nothing to wait for before this dial.
+        self.link.attempt = 0;
+        self.redial(Target::Leader(leader), now);
+        true
+    }
+
     /// A message arrived on the link.
     pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
         let old = link != self.link.number && !mutation::on(Mutation::ListenOldLink);

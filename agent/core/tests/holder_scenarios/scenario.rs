@@ -44,6 +44,9 @@ open
     the link opens: `open`
 closed
     the link breaks: `closed`
+successor ADDRESS [earlier]
+    a replica says that another one leads now than the one at the link's other end, or than the one
+    of the link before: `successor 10.0.0.2:7400`
 welcome EPOCH [term=N] [cell=N] [protocol=N] [ttl=TIME] [answers]
     the coordinator admits the agent: its epoch, term and cell, how long leases last (10s), and
     whether it answers the report of leaving: `welcome 5 term=2`
@@ -170,6 +173,11 @@ impl HolderScenario {
         match verb {
             "open" => self.holder.handle_open(self.link, now),
             "closed" => self.holder.handle_closed(self.link, "cut", now),
+            "successor" => {
+                let leader = words.next("ADDRESS").to_owned();
+                let number = self.link.0 - u64::from(words.flag("earlier"));
+                self.holder.handle_successor(LinkNumber(number), leader, now);
+            }
             "welcome" => self.take(welcome(words)),
             "refuse" => self.take(refusal(words)),
             "left" => {

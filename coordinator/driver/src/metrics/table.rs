@@ -26,6 +26,12 @@ pub(super) const SESSIONS_MAX: Metric = Metric::gauge(
     "Agents that may be connected to this replica: --sessions-max, or fewer where the limit of \
      open files is too low.",
 );
+pub(super) const LEADER_WATCHES: Metric = Metric::gauge(
+    "leasehold_leader_watches",
+    "{agent}",
+    "Agents that follow at this replica who leads, so that they leave a leader that hangs as soon as \
+     there is another.",
+);
 pub(super) const CERTIFICATE_EXPIRY: Metric = Metric::gauge(
     "leasehold_certificate_expiry_timestamp_seconds",
     "s",
@@ -341,6 +347,7 @@ pub const METRICS: &[&Metric] = &[
     &EPOCHS_AHEAD,
     &SESSIONS,
     &SESSIONS_MAX,
+    &LEADER_WATCHES,
     &CERTIFICATE_EXPIRY,
     &WATCHES,
     &MANIFEST_PROBLEMS,

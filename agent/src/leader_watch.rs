@@ -1,0 +1,206 @@
+//! Follows who leads at another replica than the leader. A leader that hangs ends no connection:
+//! its agents would notice by their keepalives, and this way they learn of its successor as soon as
+//! there is one. It is a hint: without it an agent only takes longer.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use leasehold_proto::coordinator::v1::leader_service_client::LeaderServiceClient;
+use leasehold_proto::coordinator::v1::{WatchLeaderRequest, WatchLeaderResponse};
+use leasehold_types::{CellId, Epoch, LinkNumber, WorkerKey};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+
+use crate::backoff;
+
+/// How long a connection, and the first answer on it, may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Successors that the driver has not looked at.
+const SUCCESSORS_MAX: usize = 4;
+/// Bytes of one response.
+const RESPONSE_BYTES_MAX: usize = 4 * 1024;
+
+/// Opens connections to coordinators.
+pub trait Connect: Send + 'static {
+    /// A connection to this address, and what proves whose agent this is.
+    fn connect(&self, address: &str) -> impl Future<Output = anyhow::Result<Connection>> + Send;
+}
+
+/// A connection to a coordinator.
+#[derive(Debug)]
+pub struct Connection {
+    /// The connection.
+    pub channel: Channel,
+    /// The value of the `authorization` header.
+    pub authorization: Option<MetadataValue<Ascii>>,
+}
+
+/// The link on which a leader has welcomed the agent.
+#[derive(Clone, Debug)]
+pub struct WelcomedLink {
+    /// Its number.
+    pub number: LinkNumber,
+    /// The coordinator's address, as it was dialled.
+    pub address: String,
+    /// The leader's term.
+    pub epoch: Epoch,
+    /// The agent's cell.
+    pub cell: Option<CellId>,
+}
+
+/// Another replica has come to lead.
+#[derive(Debug)]
+pub struct Successor {
+    /// The link to the leader before it.
+    pub over: LinkNumber,
+    /// Where the new leader is reached: HOST:PORT.
+    pub leader: String,
+}
+
+/// Follows who leads until this is dropped.
+#[derive(Debug)]
+pub struct LeaderWatch {
+    welcomed: watch::Sender<Option<WelcomedLink>>,
+    task: JoinHandle<()>,
+}
+
+impl LeaderWatch {
+    /// Follows who leads at one of these addresses from the first welcome on.
+    #[must_use]
+    pub fn start(
+        worker: WorkerKey,
+        coordinators: Vec<String>,
+        connect: impl Connect + Sync,
+    ) -> (Self, mpsc::Receiver<Successor>) {
+        let (welcomed, welcomed_seen) = watch::channel(None);
+        let (successors, successors_seen) = mpsc::channel(SUCCESSORS_MAX);
+        let watcher =
+            Watcher { worker, coordinators, next: 0, connect, welcomed: welcomed_seen, successors };
+        (Self { welcomed, task: tokio::spawn(watcher.run()) }, successors_seen)
+    }
+
+    /// A leader has welcomed the agent.
+    pub fn set_welcomed(&self, link: WelcomedLink) {
+        self.welcomed.send_replace(Some(link));
+    }
+}
+
+impl Drop for LeaderWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Watcher<C> {
+    worker: WorkerKey,
+    coordinators: Vec<String>,
+    /// The coordinator to ask next.
+    next: usize,
+    connect: C,
+    welcomed: watch::Receiver<Option<WelcomedLink>>,
+    successors: mpsc::Sender<Successor>,
+}
+
+impl<C: Connect + Sync> Watcher<C> {
+    async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            if self.welcomed.wait_for(Option::is_some).await.is_err() {
+                return;
+            }
+            // Agents that start together, or lose a replica together, do not ask together.
+            tokio::select! {
+                () = sleep(backoff::WATCH.wait(failures)) => {}
+                // Another leader: who was asked in vain may be a standby by now.
+                Ok(()) = self.welcomed.changed() => {
+                    failures = 0;
+                    continue;
+                }
+            }
+            let begun = Instant::now();
+            let address = self.next_address();
+            match self.watch(&address).await {
+                Ok(successor) => {
+                    tracing::debug!(asked = address, ?successor, "another replica leads now");
+                    if self.successors.send(successor).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::debug!(asked = address, error, "cannot follow who leads");
+                }
+            }
+            let ran_well = begun.elapsed() >= backoff::RAN_WELL;
+            failures = if ran_well { 0 } else { failures.saturating_add(1) };
+        }
+    }
+
+    /// The next of the addresses, but for the leader's.
+    fn next_address(&mut self) -> String {
+        let count = self.coordinators.len();
+        let next = self.coordinators[self.next % count].as_str();
+        if self.welcomed.borrow().as_ref().is_some_and(|link| link.address == next) {
+            self.next += 1;
+        }
+        let address = self.coordinators[self.next % count].clone();
+        self.next += 1;
+        address
+    }
+
+    /// Follows who leads, as the replica at `address` knows it, until that changes.
+    async fn watch(&mut self, address: &str) -> anyhow::Result<Successor> {
+        let connected = timeout(TIMEOUT, self.connect.connect(address)).await;
+        let Connection { channel, authorization } =
+            connected.context("no connection in time")??;
+        let mut link = self.link()?;
+        let mut request = Request::new(WatchLeaderRequest {
+            cluster: self.worker.cluster.to_string(),
+            worker: self.worker.worker.to_string(),
+            cell: link.cell.map(|cell| cell.to_string()).unwrap_or_default(),
+        });
+        if let Some(authorization) = authorization {
+            request.metadata_mut().insert("authorization", authorization);
+        }
+        let mut client =
+            LeaderServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        let answer = timeout(TIMEOUT, client.watch_leader(request)).await.context("no answer")?;
+        let mut responses = answer?.into_inner();
+        // The leader that the link leads to, as this replica names it.
+        let mut known: Option<String> = None;
+        loop {
+            tokio::select! {
+                biased;
+                response = responses.message() => {
+                    let response = response?.context("the replica has ended the stream")?;
+                    let WatchLeaderResponse { leader, epoch } = response;
+                    let has_changed = match epoch {
+                        0 if leader.is_empty() => continue,
+                        0 => known.replace(leader.clone()).is_some_and(|known| known != leader),
+                        epoch if Epoch(epoch) > link.epoch => true,
+                        _ => bail!("this replica is the leader"),
+                    };
+                    if has_changed && leader != link.address {
+                        return Ok(Successor { over: link.number, leader });
+                    }
+                }
+                changed = self.welcomed.changed() => {
+                    changed.context("the agent ends")?;
+                    let before = std::mem::replace(&mut link, self.link()?);
+                    if link.epoch != before.epoch {
+                        // This replica may not know of that leader yet.
+                        known = None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn link(&mut self) -> anyhow::Result<WelcomedLink> {
+        self.welcomed.borrow_and_update().clone().context("no leader has welcomed the agent")
+    }
+}
