@@ -2,10 +2,14 @@
 //! person gives one up.
 
 use clap::Parser;
+use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use crate::process::give_up;
+
+/// Open files that are not connections of agents.
+const OTHER_FILES: usize = 500;
 
 /// The options of the benchmark that runs; where they are wrong or ask for help, it ends here.
 #[must_use]
@@ -41,6 +45,33 @@ pub fn heading(name: &str) -> String {
 pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// As many agents as this process and a coordinator may have connections.
+#[must_use]
+pub fn at_most_files(agents: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
+    if agents > most {
+        println!(
+            "!!! {agents} agents are cut to {most}: `ulimit -n` allows a process {limit} open files"
+        );
+    }
+    agents.min(most)
+}
+
+/// A number with a comma between thousands.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 /// Ends when a person gives the benchmark up. A task of its own: the benchmark's blocks its thread

@@ -12,8 +12,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_demo::clock::POLL;
+use leasehold_demo::clock::{self, POLL};
 use leasehold_demo::ports::free_ports;
+use leasehold_types::Moment;
 
 use crate::{http, toolbox};
 
@@ -277,27 +278,47 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
-/// Writes a file of `folder`'s manifests, which is never seen half written.
+/// Writes a file of `folder`'s manifests, which is never seen half written. Returns when it was put
+/// in place.
 ///
 /// # Panics
 /// If it cannot be written.
-pub fn put_manifest(folder: &Path, name: &str, text: &str) {
+pub fn put_manifest(folder: &Path, name: &str, text: &str) -> Moment {
     let hidden = folder.join("manifests").join(format!(".{name}"));
     std::fs::write(&hidden, text).expect("the manifest is written");
+    let put = Moment(clock::now_ns());
     std::fs::rename(&hidden, folder.join("manifests").join(name)).expect("and put in place");
+    put
 }
 
 /// The most memory that a process has had in use.
 pub const PEAK_MEMORY: &str = "VmHWM";
 /// The memory that a process has in use now.
 pub const PRESENT_MEMORY: &str = "VmRSS";
+/// Of that, what no file stands behind.
+pub const OWN_MEMORY: &str = "RssAnon";
 
-/// The memory of a process in KiB, [`PEAK_MEMORY`] or [`PRESENT_MEMORY`]; `None` if it has ended.
+/// The memory of a process in KiB, of the kind that a constant above names; `None` if it has ended.
 #[must_use]
 pub fn memory_kib(id: u32, which: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let size = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':'))?;
     size.split_whitespace().next()?.parse().ok()
+}
+
+/// Ticks of the kernel's times of processes in a second.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How long the threads of a process have run, those that have ended included, in seconds of one
+/// core; `None` if it has ended.
+#[must_use]
+pub fn processor_seconds(id: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(") ")?;
+    // User and system time are the 12th and 13th fields after the name.
+    let ticks = after_name.split(' ').skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
+    Some(ticks / TICKS_PER_SECOND)
 }
 
 /// A free address on loopback.

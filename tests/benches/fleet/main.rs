@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use rustix::process::{Resource, getrlimit};
 use scenario::Size;
 use tests::{bench, toolbox};
 
@@ -26,9 +25,6 @@ Columns:
   lease age  how much of its time the oldest lease had used when its renewal came
 
 Before the last phase it says how long `leasehold workers` and `leasehold status` take to show it.";
-
-/// Open files that are not connections of agents.
-const OTHER_FILES: usize = 500;
 
 fn main() -> ExitCode {
     let options: Options = bench::options();
@@ -83,7 +79,7 @@ struct Options {
 impl Options {
     fn sizes(&self) -> Vec<Size> {
         let size = |agents, streams, ttl| Size {
-            agents: at_most_files(agents),
+            agents: bench::at_most_files(agents),
             streams,
             ttl,
             patience: Duration::from_secs(self.patience),
@@ -100,16 +96,4 @@ impl Options {
             ],
         }
     }
-}
-
-/// As many agents as this process and a coordinator may have connections.
-fn at_most_files(agents: usize) -> usize {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
-    if agents > most {
-        println!(
-            "!!! {agents} agents are cut to {most}: `ulimit -n` allows a process {limit} open files"
-        );
-    }
-    agents.min(most)
 }

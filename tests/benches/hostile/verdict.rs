@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tests::bench::grouped;
+
 use crate::attacks::ClientReport;
 use crate::counts::AttackReport;
 use crate::load::LoadCounts;
@@ -150,17 +152,4 @@ fn table_row(attack: &AttackReport) -> String {
 
 fn milliseconds(duration: Duration) -> String {
     format!("{:.0} ms", duration.as_secs_f64() * 1e3)
-}
-
-/// A number with a comma between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::kube::{Access, ControlPlane, HollowNode, NoProcesses, Replicas, TokenFor};
-use tests::process::{PRESENT_MEMORY, memory_kib, soon};
+use tests::process::{PRESENT_MEMORY, memory_kib, processor_seconds, soon};
 
 use crate::namespace;
 
@@ -25,8 +25,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(2);
 /// Of how many pods there is one in the rollout.
 const ROLLED_PART: usize = 5;
-/// Ticks of the kernel's times of processes in a second.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// How many fleets, and how many pods they have together.
 #[derive(Clone, Copy, Debug)]
@@ -145,18 +143,13 @@ fn is_new(pod: &Value) -> bool {
 }
 
 fn usage(id: u32, log: &PathBuf) -> Usage {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
-    let after_name = text.rsplit(") ").next().expect("a state");
-    // User and system time are the 12th and 13th fields after the name.
-    let ticks =
-        after_name.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok());
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let writes =
         ["\"verb\":\"create\"", "\"verb\":\"update\"", "\"verb\":\"patch\"", "\"verb\":\"delete\""];
     let is_write = |line: &&str| writes.iter().any(|verb| line.contains(verb));
     Usage {
         at: Instant::now(),
-        processor_s: ticks.sum::<f64>() / TICKS_PER_SECOND,
+        processor_s: processor_seconds(id).expect("it runs"),
         requests: text.lines().count(),
         writes: text.lines().filter(is_write).count(),
     }

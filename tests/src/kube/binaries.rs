@@ -10,7 +10,7 @@ pub(super) const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 /// The binary's path; none if it is not built.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let built = [".cache/kubernetes", ".cache/neighbours", ".cache/helm"]
         .map(|cache| toolbox::root().join(cache));

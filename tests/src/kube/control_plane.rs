@@ -170,7 +170,7 @@ impl ControlPlane {
     /// If it does not come up.
     pub fn start_component(&self, component: Component) {
         let mut command = match component {
-            Component::Etcd => self.etcd_command(),
+            Component::Etcd => etcd_command(&self.data, self.etcd),
             Component::ApiServer => self.api_server_command(),
             Component::ControllerManager => self.controller_manager_command(),
             Component::Scheduler => self.scheduler_command(),
@@ -247,19 +247,6 @@ impl ControlPlane {
             let user = format!("system:{name}");
             self.pki.kubeconfig(name, &self.url(), Subject::user(&user, None));
         }
-    }
-
-    fn etcd_command(&self) -> Command {
-        let [clients, peers] = self.etcd.map(|address| format!("http://{address}"));
-        let mut command = command("etcd");
-        command.arg("--data-dir").arg(&self.data);
-        command.args(["--name=tests", "--unsafe-no-fsync", "--log-level=warn"]);
-        command.arg(format!("--listen-client-urls={clients}"));
-        command.arg(format!("--advertise-client-urls={clients}"));
-        command.arg(format!("--listen-peer-urls={peers}"));
-        command.arg(format!("--initial-advertise-peer-urls={peers}"));
-        command.arg(format!("--initial-cluster=tests={peers}"));
-        command
     }
 
     fn api_server_command(&self) -> Command {
@@ -385,6 +372,21 @@ impl ControlPlane {
         command.args(["--leader-elect=false", "--secure-port=0", "--profiling=false"]);
         command
     }
+}
+
+/// The command of an etcd at these addresses, for clients and for peers. It does not wait for the
+/// disk.
+pub(crate) fn etcd_command(data: &Path, addresses: [SocketAddr; 2]) -> Command {
+    let [clients, peers] = addresses.map(|address| format!("http://{address}"));
+    let mut command = command("etcd");
+    command.arg("--data-dir").arg(data);
+    command.args(["--name=tests", "--unsafe-no-fsync", "--log-level=warn"]);
+    command.arg(format!("--listen-client-urls={clients}"));
+    command.arg(format!("--advertise-client-urls={clients}"));
+    command.arg(format!("--listen-peer-urls={peers}"));
+    command.arg(format!("--initial-advertise-peer-urls={peers}"));
+    command.arg(format!("--initial-cluster=tests={peers}"));
+    command
 }
 
 /// One of Kubernetes' binaries.
