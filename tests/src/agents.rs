@@ -7,4 +7,4 @@ mod standalone_replicas;
 
 pub use self::agent::{Agent, AgentIdentity, Coordinators};
 pub use self::fleet_record::{Counts, FleetRecord};
-pub use self::standalone_replicas::{CLUSTER, StandaloneReplicas, Turns};
+pub use self::standalone_replicas::{CLUSTER, JOBS_PER_WORKER, StandaloneReplicas, Turns};

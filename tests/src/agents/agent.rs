@@ -364,7 +364,7 @@ impl Driver {
                 self.record.ended(number(&stream), self.number);
                 self.record.expired();
             }
-            Notice::PoolGranted(..) => self.record.pool_granted(),
+            Notice::PoolGranted(_, size) => self.record.pool_granted(self.number, size),
             Notice::PoolExpired(_) => self.record.expired(),
             Notice::ProtocolViolation(rule) => {
                 self.record
@@ -409,12 +409,11 @@ struct Port {
 impl Port {
     fn endpoint(&self, address: &str) -> anyhow::Result<Endpoint> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?;
+        let mut endpoint = plain_endpoint(&format!("{scheme}://{address}"), self.from)?;
         if let Some(tls) = &self.tls {
             endpoint = endpoint.tls_config(tls.clone())?;
         }
-        let from = Some(self.from);
-        Ok(endpoint.local_address(from).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
+        Ok(endpoint)
     }
 
     fn authorization(&self) -> anyhow::Result<Option<MetadataValue<Ascii>>> {
@@ -438,13 +437,7 @@ async fn run_link(
     messages: mpsc::Receiver<AgentMessage>,
     events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
 ) -> anyhow::Result<()> {
-    let endpoint = port
-        .endpoint(address)?
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES);
+    let endpoint = for_session(port.endpoint(address)?);
     let channel = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await??;
     let mut client = SessionServiceClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -462,6 +455,26 @@ async fn run_link(
     Ok(())
 }
 
+/// A coordinator's endpoint with an agent's settings of a session, which comes from `from`.
+pub(crate) fn endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
+    plain_endpoint(url, from).map(for_session)
+}
+
+/// An endpoint whose connections come from `from`, without keepalives.
+fn plain_endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
+    let endpoint = Endpoint::from_shared(url.to_owned())?.local_address(Some(from));
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
+}
+
+fn for_session(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+}
+
 /// The agent's own: the first dial at once, then full jitter below a bound that doubles.
 fn backoff(attempt: u32) -> Duration {
     let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
@@ -471,7 +484,7 @@ fn backoff(attempt: u32) -> Duration {
 
 /// An address of the loopback network for each agent, as pods have: where thousands share one, the
 /// kernel takes longer to find a free port than for all the rest of a connection.
-fn own_address(number: usize) -> IpAddr {
+pub(crate) fn own_address(number: usize) -> IpAddr {
     let [_, high, middle, low] = u32::try_from(number).expect("fleets are smaller").to_be_bytes();
     Ipv4Addr::new(127, high + 1, middle, low).into()
 }

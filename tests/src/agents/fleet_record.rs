@@ -22,6 +22,9 @@ pub struct FleetRecord {
     expired: AtomicUsize,
     pools: AtomicUsize,
     epoch: AtomicU64,
+    /// The first change of a stream's owner that is waited for, in nanoseconds of the clock of
+    /// [`Moment`]; 0 until it comes.
+    first_change_ns: AtomicU64,
     age_ns: AtomicU64,
     faults: Mutex<Vec<String>>,
 }
@@ -36,6 +39,10 @@ struct AgentRecord {
     /// The first grant of that epoch, in nanoseconds of the clock of [`Moment`].
     first_grant_ns: AtomicU64,
     renewals: AtomicU64,
+    /// How many jobs the pool that it was last granted allows.
+    pool_size: AtomicU32,
+    /// When it was granted that pool, in nanoseconds of the clock of [`Moment`].
+    pool_granted_ns: AtomicU64,
 }
 
 /// Agents by number, from 1 on; 0 means no agent.
@@ -73,6 +80,7 @@ impl FleetRecord {
             expired: AtomicUsize::default(),
             pools: AtomicUsize::default(),
             epoch: AtomicU64::default(),
+            first_change_ns: AtomicU64::default(),
             age_ns: AtomicU64::default(),
             faults: Mutex::default(),
         }
@@ -83,6 +91,7 @@ impl FleetRecord {
     /// # Panics
     /// If no such stream was announced.
     pub fn granted(&self, stream: usize, agent: usize) {
+        self.note_change();
         let (record, me) = (&self.streams[stream], as_number(agent));
         match record.owner.swap(me, SeqCst) {
             0 => _ = self.owned.fetch_add(1, SeqCst),
@@ -102,6 +111,7 @@ impl FleetRecord {
 
     /// An agent owns a stream no longer.
     pub fn ended(&self, stream: usize, agent: usize) {
+        self.note_change();
         let owner = &self.streams[stream].owner;
         if owner.compare_exchange(as_number(agent), 0, SeqCst, SeqCst).is_ok() {
             self.owned.fetch_sub(1, SeqCst);
@@ -123,9 +133,32 @@ impl FleetRecord {
         self.expired.fetch_add(1, SeqCst);
     }
 
-    /// An agent was granted a pool.
-    pub fn pool_granted(&self) {
+    /// An agent was granted a pool of this size.
+    pub fn pool_granted(&self, agent: usize, size: u32) {
+        let agent = &self.agents[agent];
+        agent.pool_granted_ns.store(clock::now_ns(), SeqCst);
+        agent.pool_size.store(size, SeqCst);
         self.pools.fetch_add(1, SeqCst);
+    }
+
+    /// When an agent was last granted a pool, where that has this size.
+    #[must_use]
+    pub fn pool_of_size(&self, agent: usize, size: u32) -> Option<Moment> {
+        let agent = &self.agents[agent];
+        let has_it = agent.pool_size.load(SeqCst) == size;
+        has_it.then(|| Moment(agent.pool_granted_ns.load(SeqCst)))
+    }
+
+    /// From now on [`Self::first_change`] is the next change of any stream's owner.
+    pub fn expect_change(&self) {
+        self.first_change_ns.store(0, SeqCst);
+    }
+
+    /// When a stream was first granted or released since [`Self::expect_change`].
+    #[must_use]
+    pub fn first_change(&self) -> Option<Moment> {
+        let at = self.first_change_ns.load(SeqCst);
+        (at > 0).then_some(Moment(at))
     }
 
     /// A leader of this epoch has welcomed an agent.
@@ -202,6 +235,14 @@ impl FleetRecord {
             pools: self.pools.swap(0, SeqCst),
             age: Duration::from_nanos(self.age_ns.swap(0, SeqCst)),
             faults: std::mem::take(&mut *faults),
+        }
+    }
+
+    fn note_change(&self) {
+        if self.first_change_ns.load(SeqCst) == 0 {
+            let now = clock::now_ns();
+            // Where another agent was faster, its change is the first one.
+            let _ = self.first_change_ns.compare_exchange(0, now, SeqCst, SeqCst);
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::process::{
 
 /// The cluster of all agents.
 pub const CLUSTER: &str = "bench";
+/// How many jobs each agent may have at first.
+pub const JOBS_PER_WORKER: u32 = 2;
 /// The histogram of how long turns take.
 const TURNS: &str = "leasehold_turn_duration_seconds";
 /// The longest turn since the coordinator began.
@@ -24,6 +26,8 @@ const LONGEST_TURN: &str = "leasehold_turn_duration_max_seconds";
 #[derive(Debug)]
 pub struct StandaloneReplicas {
     folder: tempfile::TempDir,
+    agents: usize,
+    ttl_seconds: u64,
     replicas: Vec<Replica>,
 }
 
@@ -32,14 +36,8 @@ impl StandaloneReplicas {
     pub fn start(agents: usize, ttl_seconds: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
-        let jobs_max = agents * 2;
-        let cluster = format!(
-            "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
-             metadata: {{name: {CLUSTER}}}\n\
-             spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: 2, lease: {{ttl: {ttl_seconds}s}}}}\n"
-        );
-        put_manifest(folder.path(), "cluster.yaml", &cluster);
-        let mut replicas = Self { folder, replicas: Vec::new() };
+        let mut replicas = Self { folder, agents, ttl_seconds, replicas: Vec::new() };
+        replicas.put_cluster(JOBS_PER_WORKER);
         for name in ["one", "two"] {
             let addresses = [free_address(), free_address()];
             let replica = Replica::start_at(replicas.folder.path(), name, addresses, &[]);
@@ -54,18 +52,38 @@ impl StandaloneReplicas {
         self.replicas.iter().map(|replica| replica.grpc.to_string()).collect()
     }
 
-    /// Writes the manifest of a stream set over the streams of these numbers.
-    pub fn put_set(&self, set: &str, streams: std::ops::Range<usize>) {
-        let mut list = String::with_capacity(streams.len() * 16);
+    /// Writes the manifest of the cluster, in which each agent may have this many jobs. Returns
+    /// when it was put in place.
+    pub fn put_cluster(&self, jobs_per_worker: u32) -> Moment {
+        let (jobs_max, ttl) = (self.agents * jobs_per_worker as usize, self.ttl_seconds);
+        let cluster = format!(
+            "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+             metadata: {{name: {CLUSTER}}}\n\
+             spec: {{maxJobs: {jobs_max}, maxJobsPerWorker: {jobs_per_worker}, \
+             lease: {{ttl: {ttl}s}}}}\n"
+        );
+        put_manifest(self.folder.path(), "cluster.yaml", &cluster)
+    }
+
+    /// Writes the list of a stream set: the streams of these numbers. Returns when it was put in
+    /// place.
+    pub fn put_list(&self, set: &str, streams: impl Iterator<Item = usize>) -> Moment {
+        let mut list = String::with_capacity(streams.size_hint().0 * 16);
         for stream in streams {
             let _ = writeln!(list, "stream-{stream}");
         }
-        put_manifest(self.folder.path(), &format!("{set}.txt"), &list);
+        put_manifest(self.folder.path(), &format!("{set}.txt"), &list)
+    }
+
+    /// Writes the manifest of a stream set over the streams of these numbers, after its list.
+    /// Returns when it was put in place.
+    pub fn put_set(&self, set: &str, streams: std::ops::Range<usize>) -> Moment {
+        self.put_list(set, streams);
         let manifest = format!(
             "apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {{name: {set}}}\n\
              spec: {{cluster: {CLUSTER}, streamsFrom: [{{file: {set}.txt}}]}}\n"
         );
-        put_manifest(self.folder.path(), &format!("{set}.yaml"), &manifest);
+        put_manifest(self.folder.path(), &format!("{set}.yaml"), &manifest)
     }
 
     /// Ends the leader by a signal; returns where it was, and when the signal was sent.
@@ -79,6 +97,28 @@ impl StandaloneReplicas {
         replica.process.signal(signal);
         replica.process.wait();
         ([replica.grpc, replica.http], ended)
+    }
+
+    /// Stops the leader by SIGSTOP, and leaves it out from now on; returns it, which is killed when
+    /// it is dropped, and when the signal was sent.
+    ///
+    /// # Panics
+    /// If there is no leader.
+    pub fn stop_leader(&mut self) -> (Replica, Moment) {
+        let leader = eventually("the leader", || self.leader());
+        let replica = self.replicas.remove(leader);
+        let stopped = Moment(clock::now_ns());
+        replica.process.signal(Signal::STOP);
+        (replica, stopped)
+    }
+
+    /// The process of the leader.
+    ///
+    /// # Panics
+    /// If there is no leader.
+    pub fn leader_process(&self) -> u32 {
+        let leader = eventually("the leader", || self.leader());
+        self.replicas[leader].process.id()
     }
 
     /// Starts another replica where a killed one was.
