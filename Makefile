@@ -134,15 +134,26 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 
 .PHONY: bench
-bench: $(if $(filter planner agent fleet page reconnects,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
+ifeq ($(BENCH),)
+bench: ## One report of every figure that has a goal, in target/bench, or one benchmark; DOCUMENT=1 renews docs/PERFORMANCE.md. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
+	@$(MAKE) tools TOOLS=kubernetes
+	$(call say,building the coordinator and the report as $(PROFILE) (release takes some minutes))
+	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
+	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bin bench_report
+	$(call say,measuring (some minutes))
+	@cargo run --quiet $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bin bench_report -- \
+	    $(if $(DOCUMENT),--document docs/PERFORMANCE.md)
+else
+bench: $(if $(filter planner agent fleet page reconnects,$(BENCH)),,tools)
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent -p leasehold-cli)
 	@$(if $(IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profile agent -p leasehold-agent \
 	    --bin leasehold-agent -- -C target-feature=+crt-static)
 	@$(if $(filter page,$(BENCH)),$(MAKE) tools TOOLS=chromium,:)
-	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH)) \
+	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bench $(BENCH) \
 	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
+endif
 
 .PHONY: hostile
 hostile: tools ## One hostile client against two coordinators of 256 MiB, ten minutes. `make hostile` or `make hostile SECONDS=60`

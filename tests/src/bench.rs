@@ -8,6 +8,8 @@ use tokio::task::JoinHandle;
 
 use crate::process::give_up;
 
+/// Connections of one agent: its session, and the call by which it follows who leads.
+const CONNECTIONS_PER_AGENT: usize = 2;
 /// Open files that are not connections of agents.
 const OTHER_FILES: usize = 500;
 
@@ -51,7 +53,8 @@ pub fn load() -> String {
 #[must_use]
 pub fn at_most_files(agents: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
+    let files = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
+    let most = files / CONNECTIONS_PER_AGENT;
     if agents > most {
         println!(
             "!!! {agents} agents are cut to {most}: `ulimit -n` allows a process {limit} open files"

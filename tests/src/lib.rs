@@ -20,6 +20,7 @@ pub mod prometheus;
 pub mod raw_http2;
 pub mod reader;
 pub mod readme;
+pub mod report;
 pub mod runbooks;
 pub mod session;
 pub mod slow_disk;

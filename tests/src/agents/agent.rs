@@ -347,13 +347,11 @@ impl Driver {
     fn note(&mut self, notice: Notice) {
         match notice {
             Notice::Welcomed(epoch) => {
-                if let Some(link) = &self.link {
-                    self.leader_watch.set_welcomed(WelcomedLink {
-                        number: link.number,
-                        address: link.address.clone(),
-                        epoch,
-                        cell: self.holder.cell(),
-                    });
+                if let Some(Link { number, address, .. }) = &self.link {
+                    let (number, address) = (*number, address.clone());
+                    let cell = self.holder.cell();
+                    let link = WelcomedLink { number, address, epoch, cell };
+                    self.leader_watch.set_welcomed(link);
                 }
                 self.welcomed = Some(epoch);
                 self.record.welcomed(epoch);

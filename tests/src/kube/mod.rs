@@ -27,9 +27,10 @@ mod rollout_scenario;
 mod wait;
 
 pub use access::{Access, TokenFor};
+pub(crate) use binaries::find as find_binary;
 pub use cluster::{Cluster, EXISTING_VARIABLE};
-pub(crate) use control_plane::local;
 pub use control_plane::{Component, ControlPlane, WEBHOOK_CLIENT};
+pub(crate) use control_plane::{etcd_command, local};
 pub use fleet::{CoordinatorEndpoints, Fleet, Work};
 pub use fleet_fixture::{FleetFixture, Lease};
 pub use hollow_node::HollowNode;

@@ -1,0 +1,301 @@
+//! What a report measures, in order: fleets of growing size, then one with many streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+
+use super::broadcast::{self, Broadcast};
+use super::environment::Environment;
+use super::etcd::Etcd;
+use super::fleet::{Failover, Fleet};
+use super::options::Options;
+use super::push::{Push, Pushes, median};
+use super::results::{Results, SizeFigures};
+use super::row::{Row, Unit};
+use super::sizes::{AGENTS, AGENTS_LARGE, AGENTS_SMALL, STREAMS, Sizes};
+use crate::bench::grouped;
+
+/// Streams of each agent, where a fleet does not have many.
+const STREAMS_PER_AGENT: usize = 2;
+/// How much longer than that of the broadcast the spread of an edit may be.
+const SPREAD_FACTOR: f64 = 1.3;
+/// The highest figure of each row for a number of agents.
+const EDIT_MS: [(usize, f64); 1] = [(AGENTS_LARGE, 200.0)];
+const CONNECT_S: [(usize, f64); 2] = [(AGENTS, 0.4), (AGENTS_LARGE, 2.0)];
+const KILL_S: [(usize, f64); 2] = [(AGENTS, 0.25), (AGENTS_LARGE, 1.5)];
+const STOP_S: [(usize, f64); 1] = [(AGENTS_SMALL, 2.0)];
+const MOVED: [(usize, f64); 1] = [(AGENTS_SMALL, 0.0)];
+const AGENT_KIB: [(usize, f64); 2] = [(AGENTS, 20.0), (AGENTS_LARGE, 20.0)];
+const IDLE_PERCENT: [(usize, f64); 1] = [(AGENTS_SMALL, 0.5)];
+/// The same for a number of streams.
+const OWNED_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
+const KILL_WITH_STREAMS_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
+const STREAM_BYTES: [(usize, f64); 1] = [(STREAMS, 250.0)];
+const LINE_MS: [(usize, f64); 1] = [(STREAMS, 50.0)];
+
+/// The goal at this size, where one is declared for it.
+fn goal(goals: &[(usize, f64)], size: usize) -> Option<f64> {
+    goals.iter().find_map(|(declared, most)| (*declared == size).then_some(*most))
+}
+
+/// A run and what it has measured so far.
+#[derive(Debug)]
+pub(super) struct Measurement {
+    /// The rows that are asked for; all if empty.
+    only: Vec<u8>,
+    sizes: Sizes,
+    rows: Vec<Row>,
+    compared: Vec<Pushes>,
+    samples: Vec<Pushes>,
+    by_size: BTreeMap<usize, SizeFigures>,
+    failures: Vec<String>,
+}
+
+impl Measurement {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            only: options.only.clone(),
+            sizes: Sizes::of(options),
+            rows: Vec::new(),
+            compared: Vec::new(),
+            samples: Vec::new(),
+            by_size: BTreeMap::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Measures everything that is asked for. What fails is noted, and the next fleet begins.
+    pub(super) async fn run(&mut self) {
+        let Sizes { agents, large, small, between, settle, .. } = self.sizes;
+        for size in BTreeSet::from([small, between, agents, large]) {
+            if self.needs_fleet(size) {
+                let mut fleet = Fleet::start(size, size * STREAMS_PER_AGENT, settle);
+                let measured = self.fleet(&mut fleet).await;
+                self.end(fleet, measured).await;
+            }
+        }
+        if self.wants(6) || self.wants(9) {
+            let streams_max = self.sizes.streams + self.sizes.rounds;
+            let mut fleet = Fleet::start(small, streams_max, settle);
+            let measured = self.many_streams(&mut fleet).await;
+            self.end(fleet, measured).await;
+        }
+    }
+
+    /// The figures, once the run has ended.
+    pub(super) fn results(self, environment: Environment) -> Results {
+        let by_size = self.by_size.into_values().collect();
+        let pushes = [self.compared, self.samples];
+        Results::new(environment, self.rows, pushes, by_size, self.failures)
+    }
+
+    fn wants_all(&self) -> bool {
+        self.only.is_empty()
+    }
+
+    fn wants(&self, row: u8) -> bool {
+        self.wants_all() || self.only.contains(&row)
+    }
+
+    /// Whether the rows of edits need this fleet.
+    fn wants_edits(&self, size: usize) -> bool {
+        let Sizes { agents, large, .. } = self.sizes;
+        self.wants_all() || (size == agents && self.wants(1)) || (size == large && self.wants(2))
+    }
+
+    /// Whether this fleet is one of those that rows 3, 4 and 7 are about.
+    fn is_declared(&self, size: usize) -> bool {
+        size == self.sizes.agents || size == self.sizes.large
+    }
+
+    fn needs_fleet(&self, size: usize) -> bool {
+        let is_named = self.is_declared(size) && [3, 4, 7].iter().any(|row| self.wants(*row));
+        let is_small = size == self.sizes.small && (self.wants(5) || self.wants(8));
+        self.wants_edits(size) || is_named || is_small
+    }
+
+    async fn end(&mut self, fleet: Fleet, measured: Result<()>) {
+        self.failures.extend(measured.err().map(|error| format!("{error:#}")));
+        self.failures.extend(fleet.end().await);
+    }
+
+    async fn fleet(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let size = fleet.size();
+        self.connect(fleet).await?;
+        fleet.own(size * STREAMS_PER_AGENT).await?;
+        if self.wants_edits(size) {
+            self.edits(fleet).await?;
+        }
+        let is_small = size == self.sizes.small;
+        if is_small && self.wants(8) {
+            let agents = begin(8, size, "an idle leader");
+            let percent = fleet.idle(self.sizes.idle).await?;
+            let name = format!("idle leader of {agents}: share of a core");
+            self.add(8, name, Unit::Percent, percent, goal(&IDLE_PERCENT, size));
+        }
+        if self.wants_all() || (self.is_declared(size) && self.wants(4)) {
+            let agents = begin(4, size, "kill -9 of the leader");
+            let Failover { renewed, .. } = fleet.kill_leader().await?;
+            self.figures(size).failover_ms = Some(renewed.all());
+            if self.is_declared(size) {
+                let name = format!("kill -9 of the leader of {agents}: all renewed");
+                let seconds = renewed.all() / 1e3;
+                self.add(4, name, Unit::Seconds, seconds, goal(&KILL_S, size));
+            }
+            self.sample(format!("kill -9 of the leader of {agents}"), renewed);
+        }
+        if is_small && self.wants(5) {
+            let agents = begin(5, size, "SIGSTOP of the leader");
+            let Failover { renewed, moved, pools } = fleet.stop_leader().await?;
+            let name = |what| format!("SIGSTOP of the leader of {agents}: {what}");
+            let seconds = renewed.all() / 1e3;
+            self.add(5, name("all renewed"), Unit::Seconds, seconds, goal(&STOP_S, size));
+            for (what, count) in [("streams moved", moved), ("pools granted anew", pools)] {
+                self.add(5, name(what), Unit::Count, count as f64, goal(&MOVED, size));
+            }
+            self.sample(format!("SIGSTOP of the leader of {agents}"), renewed);
+        }
+        Ok(())
+    }
+
+    async fn connect(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let size = fleet.size();
+        let agents = begin(3, size, "connect and first grant");
+        let before = fleet.memory_bytes().await?;
+        let connected = fleet.connect().await?;
+        let after = fleet.memory_bytes().await?;
+        self.figures(size).connect_ms = Some(connected.all());
+        if self.is_declared(size) && self.wants(3) {
+            let name = format!("connect and first grant of {agents}");
+            let seconds = connected.all() / 1e3;
+            self.add(3, name, Unit::Seconds, seconds, goal(&CONNECT_S, size));
+        }
+        if self.is_declared(size) && self.wants(7) {
+            let name = format!("memory of an agent, of {agents}");
+            let kib = (after - before) / size as f64 / 1024.0;
+            self.add(7, name, Unit::Kibibytes, kib, goal(&AGENT_KIB, size));
+        }
+        self.sample(format!("connect of {agents}"), connected);
+        Ok(())
+    }
+
+    /// Edits of all pools, each followed by a push of each peer where the fleet is compared.
+    async fn edits(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let size = fleet.size();
+        let is_compared = size == self.sizes.agents && self.wants(1);
+        let row = if is_compared { 1 } else { 2 };
+        let agents = begin(row, size, "edits of every pool");
+        let mut edits = Pushes::new(format!("edit of {agents}"));
+        let mut broadcasts = Pushes::new(format!("broadcast to {} streams", shown(size)));
+        let mut watches = Pushes::new(format!("etcd watch of {} watchers", shown(size)));
+        let (mut broadcast, mut etcd) = (None, None);
+        if is_compared {
+            broadcast = Some(Broadcast::start(size).await?);
+            etcd = Etcd::start(size, broadcast::message_bytes()).await?;
+        }
+        for _ in 0..self.sizes.rounds {
+            edits.rounds_ms.push(fleet.edit().await?);
+            if let Some(broadcast) = &broadcast {
+                broadcasts.rounds_ms.push(broadcast.push().await?);
+                Fleet::pause().await;
+            }
+            if let Some(etcd) = &mut etcd {
+                watches.rounds_ms.push(etcd.push().await?);
+                Fleet::pause().await;
+            }
+        }
+        self.figures(size).edit_ms = Some(edits.median(Push::all));
+        if size == self.sizes.large && self.wants(2) {
+            self.add_push(2, &edits, goal(&EDIT_MS, size));
+        }
+        if !is_compared {
+            self.samples.push(edits);
+            return Ok(());
+        }
+        self.compared = vec![edits, broadcasts];
+        self.compared.extend(etcd.map(|_| watches));
+        let most = SPREAD_FACTOR * self.compared[1].median(Push::spread);
+        for (index, pushes) in self.compared.clone().iter().enumerate() {
+            self.add_push(1, pushes, None);
+            let most = (index == 0 && size == AGENTS).then_some(most);
+            let name = format!("{}: spread", pushes.name);
+            self.add(1, name, Unit::Milliseconds, pushes.median(Push::spread), most);
+        }
+        Ok(())
+    }
+
+    /// A fleet with many streams: rows 6 and 9.
+    async fn many_streams(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let streams = self.sizes.streams;
+        let size = fleet.size();
+        begin(6, size, &format!("{} streams", shown(streams)));
+        fleet.connect().await?;
+        let before = fleet.memory_bytes().await?;
+        let owned = fleet.own(streams).await?;
+        // The goals are those of both sizes.
+        let declared = if size == AGENTS_SMALL { streams } else { 0 };
+        let name = |what| format!("{} streams of {} agents: {what}", shown(streams), shown(size));
+        if self.wants(6) {
+            let after = fleet.memory_bytes().await?;
+            let most = goal(&OWNED_S, declared);
+            self.add(6, name("all owned"), Unit::Seconds, owned.as_secs_f64(), most);
+            let bytes = (after - before) / streams as f64;
+            let most = goal(&STREAM_BYTES, declared);
+            self.add(6, name("memory of a stream"), Unit::Bytes, bytes, most);
+        }
+        if self.wants(9) {
+            begin(9, size, &format!("one line of {} edited", shown(streams)));
+            let mut times = Vec::new();
+            for _ in 0..self.sizes.rounds {
+                times.push(fleet.edit_line().await?.as_secs_f64() * 1e3);
+            }
+            let name = format!("one line of {} edited: first agent", shown(streams));
+            self.add(9, name, Unit::Milliseconds, median(times), goal(&LINE_MS, declared));
+        }
+        if self.wants(6) {
+            begin(6, size, &format!("kill -9 of the leader of {} streams", shown(streams)));
+            let Failover { renewed, .. } = fleet.kill_leader().await?;
+            let most = goal(&KILL_WITH_STREAMS_S, declared);
+            let seconds = renewed.all() / 1e3;
+            self.add(6, name("kill -9, all renewed"), Unit::Seconds, seconds, most);
+            self.sample(name("kill -9"), renewed);
+        }
+        Ok(())
+    }
+
+    /// First, p50 and all of the same pushes; the goal is that of all.
+    fn add_push(&mut self, row: u8, pushes: &Pushes, most: Option<f64>) {
+        let figures: [(&str, f64, Option<f64>); 3] = [
+            ("first", pushes.median(Push::first), None),
+            ("p50", pushes.median(Push::middle), None),
+            ("all", pushes.median(Push::all), most),
+        ];
+        for (what, figure, most) in figures {
+            self.add(row, format!("{}: {what}", pushes.name), Unit::Milliseconds, figure, most);
+        }
+    }
+
+    fn add(&mut self, row: u8, name: String, unit: Unit, value: f64, most: Option<f64>) {
+        self.rows.push(Row::new(row, name, unit, value).with_goal(most));
+    }
+
+    fn sample(&mut self, name: String, push: Push) {
+        self.samples.push(Pushes { name, rounds_ms: vec![push] });
+    }
+
+    fn figures(&mut self, agents: usize) -> &mut SizeFigures {
+        let empty = SizeFigures { agents, connect_ms: None, edit_ms: None, failover_ms: None };
+        self.by_size.entry(agents).or_insert(empty)
+    }
+}
+
+/// Shows that a row begins; the fleet in words.
+fn begin(row: u8, agents: usize, what: &str) -> String {
+    let agents = format!("{} agents", shown(agents));
+    println!("==> row {row}: {agents}: {what}");
+    agents
+}
+
+fn shown(number: usize) -> String {
+    grouped(number as u64)
+}

@@ -1,0 +1,75 @@
+//! How large the fleets of a report are, and how often each thing is measured.
+
+use std::time::Duration;
+
+use super::options::Options;
+use crate::bench;
+
+/// The fleets at which goals are declared.
+pub(super) const AGENTS: usize = 2_000;
+pub(super) const AGENTS_LARGE: usize = 10_000;
+pub(super) const AGENTS_SMALL: usize = 1_000;
+/// One more fleet, for the plot over sizes.
+const AGENTS_BETWEEN: usize = 5_000;
+pub(super) const STREAMS: usize = 1_000_000;
+/// Agents for each number of a fleet whose edits are compared: its own, of two connections, and as
+/// many connections of two peers.
+const AGENTS_PER_NUMBER: usize = 2;
+
+/// The sizes of one report.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    /// The fleet that is compared with peers.
+    pub(super) agents: usize,
+    /// The largest fleet.
+    pub(super) large: usize,
+    /// The fleet whose leader is idle and is stopped, and which has many streams.
+    pub(super) small: usize,
+    /// A fleet between the others.
+    pub(super) between: usize,
+    /// The streams of the fleet that has many.
+    pub(super) streams: usize,
+    /// How often each edit is made.
+    pub(super) rounds: usize,
+    /// How long the leader is idle.
+    pub(super) idle: Duration,
+    /// How long a fleet is left alone before a measurement.
+    pub(super) settle: Duration,
+}
+
+impl Sizes {
+    pub(super) fn of(options: &Options) -> Self {
+        let full = Self {
+            agents: AGENTS,
+            large: AGENTS_LARGE,
+            small: AGENTS_SMALL,
+            between: AGENTS_BETWEEN,
+            streams: STREAMS,
+            rounds: 10,
+            idle: Duration::from_secs(20),
+            settle: Duration::from_secs(1),
+        };
+        let short = Self {
+            agents: 20,
+            large: 40,
+            small: 10,
+            between: 20,
+            streams: 1_000,
+            rounds: 2,
+            idle: Duration::from_secs(1),
+            settle: Duration::from_millis(100),
+        };
+        let sizes = if options.short { short } else { full };
+        let agents_max = options.agents_max.unwrap_or(usize::MAX);
+        let cut = |agents: usize| bench::at_most_files(agents.min(agents_max));
+        let as_agents = AGENTS_PER_NUMBER * sizes.agents.min(agents_max);
+        Self {
+            agents: bench::at_most_files(as_agents) / AGENTS_PER_NUMBER,
+            large: cut(sizes.large),
+            small: cut(sizes.small),
+            between: cut(sizes.between),
+            rounds: options.rounds.unwrap_or(sizes.rounds),
+            ..sizes
+        }
+    }
+}
