@@ -122,6 +122,8 @@ pub enum Notice {
     PoolGranted {
         /// To this worker.
         worker: WorkerKey,
+        /// The number of slots of the lease before; 0 if there was none.
+        before: u32,
         /// The number of slots.
         size: u32,
         /// Under this token.

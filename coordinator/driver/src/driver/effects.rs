@@ -39,6 +39,7 @@ impl Driver {
                 }
             }
         }
+        self.log.flush_pools(now, !self.core.has_more());
     }
 
     fn send(&mut self, conn: ConnId, message: CoordinatorMessage, now: Moment) {

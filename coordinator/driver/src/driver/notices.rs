@@ -1,14 +1,19 @@
-//! Logs the core's notices. Changes of state are logged at INFO. So are changes of leases, up to a
-//! limit per second; the rest is summed up in one line at INFO, and logged one by one at DEBUG.
+//! Logs the core's notices. Changes of state are logged at INFO. So are changes of stream leases,
+//! up to a limit per second; the rest is summed up in one line at INFO, and logged one by one at
+//! DEBUG. Changes of pools are always summed up: one line at INFO for each cluster and change, at
+//! most one a second.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_types::{Moment, SetName, StreamKey, StreamName};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey};
 use tracing::field::{DisplayValue, display};
 
-/// The most lines about single leases within [`WINDOW`].
+/// The most lines about streams within [`WINDOW`].
 const LEASE_LINES_MAX: u32 = 100;
+/// The most lines about pools within [`WINDOW`].
+const POOL_LINES_MAX: usize = 100;
 /// See [`LEASE_LINES_MAX`].
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -24,35 +29,94 @@ fn state(phase: Option<impl ToString>) -> Option<String> {
     phase.map(|phase| phase.to_string())
 }
 
-/// The number of changes that got no line of their own at INFO.
+/// The number of changes of streams that got no line of their own at INFO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct UnloggedChanges {
-    pools: u64,
     granted: u64,
     freed: u64,
+}
+
+/// The pools of one cluster that were granted since its last line. A worker that was granted two
+/// pools since then counts twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PoolGrants {
+    workers: u64,
+    /// The slots that these workers had before.
+    slots_before: u64,
+    /// The slots that they have now.
+    slots: u64,
 }
 
 /// Limits the log lines about leases.
 #[derive(Debug, Default)]
 pub(super) struct LeaseLog {
+    /// When the window began.
     since: Moment,
+    /// The lines of the window.
     lines: u32,
     unlogged: UnloggedChanges,
+    pools: BTreeMap<ClusterName, PoolGrants>,
+    /// When the first of `pools` was granted.
+    pools_since: Moment,
+    /// The clusters with a line about pools in the window.
+    logged: BTreeSet<ClusterName>,
 }
 
 impl LeaseLog {
     /// Logs a notice.
     pub(super) fn write(&mut self, notice: &Notice, now: Moment) {
         self.flush_summary(now);
+        if let Notice::PoolGranted { worker, before, size, .. } = notice {
+            self.add_pool(worker, *before, *size, now);
+        }
         write(notice, self.admits(notice));
     }
 
     /// Logs the sum of the changes without a line of their own, once per [`WINDOW`].
     pub(super) fn flush_summary(&mut self, now: Moment) {
-        if let Some(UnloggedChanges { pools, granted, freed }) = self.take_unlogged(now) {
-            tracing::info!(target: LEASE, pools, granted, freed,
-                "further lease changes: pools and streams granted, streams freed");
+        if let Some(UnloggedChanges { granted, freed }) = self.take_unlogged(now) {
+            tracing::info!(target: LEASE, granted, freed,
+                "further lease changes: streams granted, streams freed");
         }
+    }
+
+    /// Logs which pools were granted. If more are about to be granted in the next turn
+    /// (`is_settled` is false), these wait for them, at most one [`WINDOW`].
+    pub(super) fn flush_pools(&mut self, now: Moment, is_settled: bool) {
+        for (cluster, pools) in self.take_pools(now, is_settled) {
+            let PoolGrants { workers, slots_before, slots } = pools;
+            tracing::info!(target: LEASE, %cluster, workers, slots_before, slots, "pools granted");
+        }
+    }
+
+    fn add_pool(&mut self, worker: &WorkerKey, before: u32, size: u32, now: Moment) {
+        if self.pools.is_empty() {
+            self.pools_since = now;
+        }
+        if !self.pools.contains_key(&worker.cluster) {
+            self.pools.insert(worker.cluster.clone(), PoolGrants::default());
+        }
+        let Some(pools) = self.pools.get_mut(&worker.cluster) else { return };
+        pools.workers += 1;
+        pools.slots_before += u64::from(before);
+        pools.slots += u64::from(size);
+    }
+
+    /// The pools that get a line now: those of the clusters that have none in this window.
+    fn take_pools(&mut self, now: Moment, is_settled: bool) -> Vec<(ClusterName, PoolGrants)> {
+        if self.pools.is_empty() || !(is_settled || now.since(self.pools_since) >= WINDOW) {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        self.pools.retain(|cluster, pools| {
+            let waits = self.logged.len() >= POOL_LINES_MAX || self.logged.contains(cluster);
+            if !waits {
+                self.logged.insert(cluster.clone());
+                taken.push((cluster.clone(), *pools));
+            }
+            waits
+        });
+        taken
     }
 
     fn take_unlogged(&mut self, now: Moment) -> Option<UnloggedChanges> {
@@ -60,14 +124,15 @@ impl LeaseLog {
             return None;
         }
         (self.since, self.lines) = (now, 0);
+        self.logged.clear();
         let unlogged = std::mem::take(&mut self.unlogged);
         (unlogged != UnloggedChanges::default()).then_some(unlogged)
     }
 
-    /// Whether a notice gets a line of its own at INFO; if not, it is counted for the summary.
+    /// Whether a notice gets a line of its own at INFO; if not, it is counted for a summary.
     fn admits(&mut self, notice: &Notice) -> bool {
         let unlogged = match notice {
-            Notice::PoolGranted { .. } => &mut self.unlogged.pools,
+            Notice::PoolGranted { .. } => return false,
             Notice::StreamGranted { .. } => &mut self.unlogged.granted,
             Notice::StreamFreed { .. } => &mut self.unlogged.freed,
             _ => return true,
@@ -160,8 +225,9 @@ fn write(notice: &Notice, admitted: bool) {
         Notice::Gone(key) => {
             info!(target: TARGET, cluster = %key.cluster, worker = %key.worker, "worker gone");
         }
-        Notice::PoolGranted { worker: key, size, token } => {
-            lease!(admitted, key, size, %token, "pool granted");
+        Notice::PoolGranted { worker: key, before, size, token } => {
+            debug!(target: LEASE, cluster = %key.cluster, worker = %key.worker,
+                before, size, %token, "pool granted");
         }
         Notice::StreamGranted { worker: key, stream, token } => {
             let Leased { set, stream, share } = Leased::of(stream);
@@ -217,6 +283,51 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn the_pools_of_a_change_get_one_line_for_each_cluster() {
+        let worker = |cluster: &str, number: u32| WorkerKey {
+            cluster: ClusterName::new(cluster).unwrap(),
+            worker: WorkerName::new(&format!("w{number}")).unwrap(),
+        };
+        let at = |ms: u64| Moment(60_000_000_000 + ms * 1_000_000);
+        let mut log = LeaseLog::default();
+        let grant = |log: &mut LeaseLog, worker, before, size, now| {
+            let token = Token { epoch: Epoch(1), seq: 1 };
+            log.write(&Notice::PoolGranted { worker, before, size, token }, now);
+        };
+        let taken = |log: &mut LeaseLog, now, is_settled| {
+            let taken = log.take_pools(now, is_settled).into_iter();
+            let line = |(cluster, pools): (ClusterName, PoolGrants)| {
+                let PoolGrants { workers, slots_before, slots } = pools;
+                format!("{cluster}: {workers} workers, {slots_before} to {slots}")
+            };
+            taken.map(line).collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        for number in 0..2_000 {
+            grant(&mut log, worker("a", number), 3, 2, at(0));
+        }
+        assert_eq!(taken(&mut log, at(0), false), none, "the change takes more turns");
+        for number in 2_000..3_000 {
+            grant(&mut log, worker("a", number), 3, 2, at(10));
+        }
+        grant(&mut log, worker("b", 0), 0, 4, at(10));
+        let lines = ["a: 3000 workers, 9000 to 6000", "b: 1 workers, 0 to 4"];
+        assert_eq!(taken(&mut log, at(10), true), lines);
+        // Slots become free one after the other.
+        for turn in 0..50 {
+            grant(&mut log, worker("a", turn), 2, 3, at(20 + u64::from(turn)));
+            assert_eq!(taken(&mut log, at(20 + u64::from(turn)), true), none);
+        }
+        log.flush_summary(at(1_000));
+        assert_eq!(taken(&mut log, at(1_000), true), ["a: 50 workers, 100 to 150"]);
+        // A core that always has more to do.
+        grant(&mut log, worker("b", 0), 4, 5, at(1_100));
+        assert_eq!(taken(&mut log, at(1_200), false), none);
+        log.flush_summary(at(2_100));
+        assert_eq!(taken(&mut log, at(2_100), false), ["b: 1 workers, 4 to 5"]);
+    }
 
     #[test]
     fn lease_changes_beyond_the_limit_per_second_are_summed_up() {

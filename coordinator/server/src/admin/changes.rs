@@ -195,7 +195,7 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
         },
         Notice::Recovered(worker) => of_worker(ChangeKind::Recovered, &worker),
         Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
-        Notice::PoolGranted { worker, size, token } => WatchChangesResponse {
+        Notice::PoolGranted { worker, size, token, .. } => WatchChangesResponse {
             token: token.to_string(),
             size,
             ..of_worker(ChangeKind::PoolGranted, &worker)

@@ -192,18 +192,19 @@ impl<'a> GrantComposer<'a> {
             self.clusters.wait_for_slots(key, avoided);
         }
         let account = self.ledger.account(key)?;
-        let same =
-            account.pool().map_or(wanted == 0, |pool| pool.size == wanted && pool.floor == floor);
+        let pool = account.pool();
+        let same = pool.map_or(wanted == 0, |pool| pool.size == wanted && pool.floor == floor);
         if same && !account.is_size_unsure() {
             return None;
         }
         *free -= wanted.saturating_sub(committed).min(*free);
+        let before = pool.map_or(0, |pool| pool.size);
         let token = self.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
         let mut account = self.ledger.account_mut(key)?;
         account.granted_anew(number, pool);
         let worker = key.clone();
-        let notice = Notice::PoolGranted { worker, size: wanted, token };
+        let notice = Notice::PoolGranted { worker, before, size: wanted, token };
         self.composed.notices.push(notice);
         Some(pool)
     }
