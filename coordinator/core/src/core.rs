@@ -168,6 +168,11 @@ impl Core {
         self.replica_mut().budget_mut().take_spent()
     }
 
+    /// The effects that wait to be taken, oldest first.
+    pub fn effects(&self) -> impl Iterator<Item = &Effect> {
+        self.replica().effects()
+    }
+
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.replica_mut().next_effect()

@@ -9,17 +9,18 @@ mod observations;
 mod pipelines;
 mod reviews;
 mod table;
+mod turn_counts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, ClusterView, Leadership};
 use leasehold_types::limits::CLUSTERS_MAX;
-use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::message::RefusalReason;
 use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Meter};
@@ -33,6 +34,7 @@ use self::observations::Observations;
 use self::pipelines::PipelineTransition;
 pub use self::reviews::{EvictionResult, InjectionResult, ValidationResult};
 pub use self::table::{METRICS, WORKERS};
+pub use self::turn_counts::TurnCounts;
 use crate::access::{Caller, Denied};
 use crate::order::OrderKind;
 use crate::view::PublishedView;
@@ -250,7 +252,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a notice of the core.
+    /// Counts a notice of the core. Those about leases are counted by [`Metrics::count_turn`].
     pub fn count_notice(&self, notice: &Notice, now: Moment) {
         let measured = self.durations().update(notice, now);
         match measured {
@@ -270,12 +272,6 @@ impl Metrics {
             }
             Notice::Pipeline { .. } => self.count_transition(notice, now),
             Notice::Lost(_) => self.losses.add(1, &[]),
-            Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
-            Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
-            Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
-            Notice::StreamFreed { how, .. } => {
-                self.freed.add(1, &label("how", how.label()));
-            }
             Notice::ProtocolViolation { .. } => self.protocol_violations.add(1, &[]),
             Notice::EpochAhead { .. } | Notice::EpochRepeated { .. } => {
                 self.epochs_ahead.add(1, &[]);
@@ -289,6 +285,10 @@ impl Metrics {
             | Notice::NameRefused { .. }
             | Notice::GivenUp { .. }
             | Notice::Gone(_)
+            | Notice::PoolGranted { .. }
+            | Notice::StreamGranted { .. }
+            | Notice::StreamRevoked { .. }
+            | Notice::StreamFreed { .. }
             | Notice::Binding { .. }
             | Notice::Endpoints { .. } => {}
         }
@@ -307,17 +307,22 @@ impl Metrics {
         }
     }
 
-    /// Counts a message to an agent.
-    pub fn count_sent(&self, message: &CoordinatorMessage) {
-        let kind = match message {
-            CoordinatorMessage::Welcome(_) => "welcome",
-            CoordinatorMessage::Refusal(refusal) => {
-                self.refused(&refusal.reason);
-                "refusal"
+    /// Counts what a turn has granted, freed and sent.
+    pub fn count_turn(&self, counts: &TurnCounts) {
+        let add = |counter: &Counter<u64>, count, labels: &[KeyValue]| {
+            if count > 0 {
+                counter.add(count, labels);
             }
-            CoordinatorMessage::Grant(_) => "grant",
         };
-        self.sent.add(1, &label("kind", kind));
+        add(&self.grants, counts.pools_granted, &label("kind", "pool"));
+        add(&self.grants, counts.streams_granted, &label("kind", "stream"));
+        add(&self.revokes, counts.revoked, &[]);
+        add(&self.freed, counts.released, &label("how", Freed::Released.label()));
+        add(&self.freed, counts.expired, &label("how", Freed::Expired.label()));
+        add(&self.freed, counts.gone, &label("how", Freed::Gone.label()));
+        add(&self.sent, counts.welcomes, &label("kind", "welcome"));
+        add(&self.sent, counts.refusals, &label("kind", "refusal"));
+        add(&self.sent, counts.grants, &label("kind", "grant"));
     }
 
     /// Counts a refusal.

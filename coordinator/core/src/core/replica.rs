@@ -320,6 +320,11 @@ impl ReplicaState {
         &mut self.stepped_down_at
     }
 
+    /// The effects that wait to be taken, oldest first.
+    pub(super) fn effects(&self) -> impl Iterator<Item = &Effect> {
+        self.effects.iter()
+    }
+
     /// The next effect, oldest first.
     pub(super) fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()

@@ -8,11 +8,14 @@ use tokio::sync::mpsc;
 
 use super::{Command, Driver, FleetChange};
 use crate::clock;
+use crate::metrics::TurnCounts;
 
 impl Driver {
     /// Runs the effects that the core has queued.
     pub(super) fn run_effects(&mut self) {
         let now = clock::now();
+        // Before a message is sent: one that has arrived is counted.
+        self.metrics.count_turn(&TurnCounts::of(self.core.effects()));
         self.log.flush_summary(now);
         while let Some(effect) = self.core.poll_effect() {
             self.progress.record();
@@ -43,7 +46,9 @@ impl Driver {
     }
 
     fn send(&mut self, conn: ConnId, message: CoordinatorMessage, now: Moment) {
-        self.metrics.count_sent(&message);
+        if let CoordinatorMessage::Refusal(refusal) = &message {
+            self.metrics.refused(&refusal.reason);
+        }
         let Some(slot) = self.sessions.get_mut(&conn) else { return };
         if let CoordinatorMessage::Grant(grant) = &message {
             slot.note_grant(grant, now, |worker| self.change_trace.push(conn, worker, grant));
