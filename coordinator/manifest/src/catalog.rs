@@ -24,9 +24,7 @@
 //! 9. Files have no time of creation. Where a limit is reached, what is in force stays, and the
 //!    others come in the order of their names.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,7 +38,7 @@ use super::lists_in_force::{ListsInForce, files_of_sets};
 use super::losses::{Loss, losses};
 use super::problem::Problem;
 use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
-use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
+use super::streams::{self, EntryError, STREAM_FILE_BYTES_MAX, StreamList};
 use super::tree::{self, Node, Position, YamlError};
 
 /// Problems that are reported at once.
@@ -107,10 +105,10 @@ pub struct Catalog {
     seen: WatchedPaths,
 }
 
-/// A file of streams, read once for each content.
+/// A file of streams, read once for each content: later ones by their changed lines.
 #[derive(Debug)]
 struct CachedList {
-    content: u64,
+    text: String,
     list: Result<Arc<StreamList>, Vec<Problem>>,
 }
 
@@ -354,7 +352,7 @@ impl Catalog {
                     continue;
                 }
             };
-            match self.list(file, &text) {
+            match self.list(file, text) {
                 Ok(list) => {
                     lists.insert(file.clone(), Some(list));
                 }
@@ -367,15 +365,15 @@ impl Catalog {
         lists
     }
 
-    fn list(&mut self, file: &str, text: &str) -> Result<Arc<StreamList>, Vec<Problem>> {
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
-        let content = hasher.finish();
-        if let Some(cached) = self.lists.get(file).filter(|cached| cached.content == content) {
-            return cached.list.clone();
-        }
-        let list = stream_list(file, text);
-        self.lists.insert(file.into(), CachedList { content, list: list.clone() });
+    fn list(&mut self, file: &str, text: String) -> Result<Arc<StreamList>, Vec<Problem>> {
+        let list = match self.lists.get(file) {
+            Some(cached) if cached.text == text => return cached.list.clone(),
+            Some(CachedList { text: before, list: Ok(list) }) if !folder::is_yaml(file) => {
+                checked(file, streams::read_changed_lines(&text, before, list))
+            }
+            _ => stream_list(file, &text),
+        };
+        self.lists.insert(file.into(), CachedList { text, list: list.clone() });
         list
     }
 }
@@ -385,7 +383,14 @@ impl Catalog {
 /// # Errors
 /// All that is wrong with it.
 pub(crate) fn stream_list(file: &str, text: &str) -> Result<Arc<StreamList>, Vec<Problem>> {
-    streams::read(text, folder::is_yaml(file)).map(Arc::new).map_err(|faults| {
+    checked(file, streams::read(text, folder::is_yaml(file)))
+}
+
+fn checked(
+    file: &str,
+    read: Result<StreamList, Vec<EntryError>>,
+) -> Result<Arc<StreamList>, Vec<Problem>> {
+    read.map(Arc::new).map_err(|faults| {
         let problem = |(at, field, message)| Problem::new(file, at, field, message);
         faults.into_iter().map(problem).collect()
     })

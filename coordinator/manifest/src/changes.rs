@@ -1,12 +1,12 @@
 //! What differs between two desired states, in the words of the manifests, for the log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Desired, StreamSet};
 use leasehold_types::{ClusterName, counted};
 use serde_json::Value;
 
+use super::changed_part::changed_part;
 use super::check::ObjectId;
 use super::last_good::{cluster_manifest, pipeline_manifest, set_manifest};
 
@@ -134,13 +134,14 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, Value>) {
 }
 
 /// How many streams of a set were added, removed and changed.
-fn streams(old: &Arc<StreamSet>, new: &Arc<StreamSet>) -> Option<String> {
-    if Arc::ptr_eq(old, new) || old.streams == new.streams {
+fn streams(old: &StreamSet, new: &StreamSet) -> Option<String> {
+    let (old, new) = changed_part(&old.streams, &new.streams);
+    if old.is_empty() && new.is_empty() {
         return None;
     }
-    let mut left: HashMap<_, _> = old.streams.iter().map(|stream| (&stream.name, stream)).collect();
+    let mut left: HashMap<_, _> = old.iter().map(|stream| (&stream.name, stream)).collect();
     let (mut added, mut changed) = (0_usize, 0_usize);
-    for stream in &new.streams {
+    for stream in new {
         match left.remove(&stream.name) {
             None => added += 1,
             Some(old) => changed += usize::from(old != stream),

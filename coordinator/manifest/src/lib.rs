@@ -3,6 +3,7 @@
 
 pub mod admission;
 mod catalog;
+mod changed_part;
 pub mod changes;
 mod check;
 pub mod collection;

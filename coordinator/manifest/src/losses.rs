@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use leasehold_coordinator_core::desired::{Cluster, Desired, Pipeline, StreamSet};
 
+use super::changed_part::changed_part;
 use super::changes::cluster_id;
 use super::check::ObjectId;
 use super::last_good::FileContribution;
@@ -82,11 +83,9 @@ fn of_set(old: &StreamSet, new: &StreamSet) -> FieldLosses {
         let what = format!("all streams leave cluster {} for {}", old.cluster, new.cluster);
         return vec![("spec.cluster", what)];
     }
-    if old.streams == new.streams {
-        return Vec::new();
-    }
-    let kept: HashSet<_> = new.streams.iter().map(|stream| &stream.name).collect();
-    let lost = old.streams.iter().filter(|stream| !kept.contains(&stream.name)).count();
+    let (before, after) = changed_part(&old.streams, &new.streams);
+    let kept: HashSet<_> = after.iter().map(|stream| &stream.name).collect();
+    let lost = before.iter().filter(|stream| !kept.contains(&stream.name)).count();
     if is_much(lost, old.streams.len()) {
         vec![(STREAMS, format!("{lost} of {} streams removed", old.streams.len()))]
     } else {

@@ -103,7 +103,7 @@ pub(crate) fn resolve(
     }
     let mut next = Desired::default();
     let mut fleets = take_clusters(clusters, classes, rules.share, &mut next, before, problems);
-    let sets = join_streams(sets, files, problems);
+    let sets = join_streams(sets, files, before, problems);
     take_sets(sets, &mut fleets, &mut next, before, problems);
     pipelines::take(fleets.classes, pipelines, rules, &mut next, before, problems);
     next

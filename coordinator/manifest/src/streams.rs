@@ -10,6 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml::Spanned;
 
+use super::changed_part::{common_prefix, common_suffix};
 use super::manifest::StreamEntry;
 use super::tree::{self, Position, YamlError};
 
@@ -19,7 +20,7 @@ pub(crate) const STREAM_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const ENTRY_ERRORS_MAX: usize = 20;
 
 /// Streams and the place of each.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamList {
     pub streams: Vec<Stream>,
     pub marks: Vec<Position>,
@@ -32,8 +33,29 @@ pub(crate) type EntryError = (Position, String, String);
 
 /// Reads a file of streams.
 pub(crate) fn read(text: &str, yaml: bool) -> Result<StreamList, Vec<EntryError>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = without_mark(text);
     let list = if yaml { read_yaml(text)? } else { read_lines(text)? };
+    check_length(list)
+}
+
+/// Reads a file of one stream a line that had the text `before` when it gave `list`: only its
+/// changed lines.
+pub(crate) fn read_changed_lines(
+    text: &str,
+    before: &str,
+    list: &StreamList,
+) -> Result<StreamList, Vec<EntryError>> {
+    let text = without_mark(text);
+    let list = changed_lines(text, without_mark(before), list);
+    check_length(list.map_or_else(|| read_lines(text), Ok)?)
+}
+
+/// A text without the byte order mark at its beginning.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+fn check_length(list: StreamList) -> Result<StreamList, Vec<EntryError>> {
     if list.streams.is_empty() {
         return Err(vec![fault(
             Position::default(),
@@ -61,10 +83,50 @@ fn too_many() -> String {
     format!("more than {} streams: split the set over several coordinators", limits::STREAMS_MAX)
 }
 
+/// A changed list of lines; `None` if something may be wrong with it.
+fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<StreamList> {
+    let (new, old) = (text.as_bytes(), before.as_bytes());
+    let is_end = |byte: &u8| *byte == b'\n';
+    // Only whole lines are taken over.
+    let first = common_prefix(new, old);
+    let first = new[..first].iter().rposition(is_end).map_or(0, |end| end + 1);
+    let last = common_suffix(&new[first..], &old[first..]);
+    let last = new[new.len() - last..].iter().position(is_end).map_or(0, |end| last - end - 1);
+    let lines_first = new[..first].iter().filter(|byte| is_end(byte)).count();
+    let lines_first = u32::try_from(lines_first).ok()?;
+    let count = |lines: &str| u32::try_from(lines.lines().count()).ok();
+    let changed = &text[first..text.len() - last];
+    let lines_old = lines_first + count(&before[first..before.len() - last])?;
+    let lines_new = lines_first + count(changed)?;
+    let streams_up_to = |line| list.marks.partition_point(|mark| mark.line <= line);
+    let (first, last) = (streams_up_to(lines_first), streams_up_to(lines_old));
+
+    let changed = read_lines_from(lines_first + 1, changed).ok()?;
+    let length = first + changed.streams.len() + list.streams.len() - last;
+    if length > limits::STREAMS_MAX {
+        return None;
+    }
+    let mut streams = Vec::with_capacity(length);
+    streams.extend_from_slice(&list.streams[..first]);
+    streams.extend(changed.streams);
+    streams.extend_from_slice(&list.streams[last..]);
+    let mut marks = Vec::with_capacity(length);
+    marks.extend_from_slice(&list.marks[..first]);
+    marks.extend(changed.marks);
+    let moved = |mark: &Position| Position { line: mark.line - lines_old + lines_new, ..*mark };
+    marks.extend(list.marks[last..].iter().map(moved));
+    Some(StreamList { streams, marks, field: None })
+}
+
 fn read_lines(text: &str) -> Result<StreamList, Vec<EntryError>> {
+    read_lines_from(1, text)
+}
+
+/// Reads lines of which the first has this number in its file.
+fn read_lines_from(first: u32, text: &str) -> Result<StreamList, Vec<EntryError>> {
     let mut list = StreamList::default();
     let mut faults = Vec::new();
-    for (line, content) in (1..).zip(text.lines()) {
+    for (line, content) in (first..).zip(text.lines()) {
         let name = content.trim();
         if name.is_empty() || name.starts_with('#') {
             continue;
@@ -264,5 +326,72 @@ impl<'de> Visitor<'de> for ItemVisitor {
             Ok(stream) => Item::Good(stream),
             Err((field, message)) => Item::Bad(field, message),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of which some are empty, comments, invalid or indented.
+    fn line(rng: &mut fastrand::Rng) -> String {
+        let number = rng.u32(0..1_000);
+        match rng.u8(0..20) {
+            0 => String::new(),
+            1 => format!("# {number}"),
+            2 => format!("bad\u{7}{number}"),
+            3 => format!("  s{number}\r"),
+            4 => format!("\u{e4}\u{1d11e}{number} "),
+            _ => format!("s{number}"),
+        }
+    }
+
+    fn text(lines: &[String], rng: &mut fastrand::Rng) -> String {
+        let mark = if rng.u8(0..8) == 0 { "\u{feff}" } else { "" };
+        let end = if rng.bool() { "\n" } else { "" };
+        format!("{mark}{}{end}", lines.join("\n"))
+    }
+
+    #[test]
+    fn changed_lines_give_what_the_whole_text_gives() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let (mut by_changes, mut wrong) = (0, 0);
+        for _ in 0..5_000 {
+            let count = rng.usize(0..12);
+            let mut lines: Vec<String> = (0..count).map(|_| line(&mut rng)).collect();
+            let before = text(&lines, &mut rng);
+            for _ in 0..rng.usize(0..4) {
+                let at = rng.usize(0..=lines.len());
+                match rng.u8(0..3) {
+                    0 => lines.insert(at, line(&mut rng)),
+                    1 if at < lines.len() => _ = lines.remove(at),
+                    _ if at < lines.len() => lines[at] = line(&mut rng),
+                    _ => {}
+                }
+            }
+            let after = text(&lines, &mut rng);
+            let Ok(list) = read(&before, false) else { continue };
+            let anew = read(&after, false);
+            assert_eq!(
+                read_changed_lines(&after, &before, &list),
+                anew,
+                "from {before:?} to {after:?}"
+            );
+            let changed = changed_lines(without_mark(&after), without_mark(&before), &list);
+            by_changes += u32::from(changed.is_some());
+            wrong += u32::from(anew.is_err());
+        }
+        assert!(by_changes > 1_000 && wrong > 50, "{by_changes} by changes, {wrong} wrong");
+    }
+
+    #[test]
+    fn unchanged_lines_are_not_read_again() {
+        let before = "a\nb\nc\nd\n";
+        let list = read(before, false).expect("a list");
+        let changed = read_changed_lines("a\nb\nx\ny\nc\nd\n", before, &list).expect("a list");
+        let text = |list: &StreamList, at: usize| list.streams[at].name.as_str().as_ptr();
+        for (now, then) in [(0, 0), (1, 1), (5, 3)] {
+            assert_eq!(text(&changed, now), text(&list, then), "stream {now} shares its name");
+        }
     }
 }

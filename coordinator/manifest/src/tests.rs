@@ -102,6 +102,58 @@ fn what_has_no_effect_in_a_file_is_named() {
 }
 
 #[test]
+fn a_list_that_is_read_by_its_changes_gives_what_a_new_reading_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| fs::write(folder.path().join(file), text).unwrap();
+    let manifests = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+                     metadata: {name: a}\nspec: {maxJobs: 1, maxJobsPerWorker: 1}\n---\n\
+                     apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {name: s}\n\
+                     spec: {cluster: a, streamsFrom: [{file: one.txt}, {file: two.txt}]}\n";
+    write("a.yaml", manifests);
+    let range = |numbers: std::ops::Range<u32>| numbers.map(|number| format!("s{number}"));
+    let mut lists: [Vec<String>; 2] = [range(0..10).collect(), range(10..20).collect()];
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut catalog = Catalog::new(folder.path());
+    let (mut valid, mut invalid) = (0, 0);
+    for round in 0..500 {
+        let before = lists.clone();
+        for _ in 0..rng.usize(0..4) {
+            let list = &mut lists[rng.usize(0..2)];
+            let line = match rng.u8(0..12) {
+                0 => "bad\u{7}".to_owned(),
+                1 => "# s1".to_owned(),
+                _ => format!("s{}", rng.u32(0..100)),
+            };
+            match (rng.u8(0..4), rng.usize(0..=list.len())) {
+                (0 | 1, at) => list.insert(at, line),
+                (2, at) if at < list.len() => _ = list.remove(at),
+                (_, at) if at < list.len() => list[at] = line,
+                _ => {}
+            }
+        }
+        write("one.txt", &lists[0].join("\n"));
+        write("two.txt", &lists[1].join("\n"));
+        let mut other = Catalog::new(folder.path());
+        if let Some(last_good) = catalog.last_good() {
+            other.restore(last_good);
+        }
+        let (changed, anew) = (catalog.read(), other.read());
+        assert_eq!(changed.problems, anew.problems, "round {round}");
+        assert_eq!(changed.desired, anew.desired, "round {round}");
+        if anew.problems.is_empty() {
+            let all = lists.iter().flatten().filter(|line| !line.starts_with('#'));
+            let all: Vec<_> = all.map(|name| (name.as_str(), 1, false)).collect();
+            assert_eq!(names(&only(&anew.desired.unwrap().sets)), all, "round {round}");
+            valid += 1;
+        } else {
+            lists = before;
+            invalid += 1;
+        }
+    }
+    assert!(valid > 100 && invalid > 50, "{valid} valid lists and {invalid} invalid ones");
+}
+
+#[test]
 fn a_cluster_without_jobs_is_one_whose_workers_only_own_streams() {
     let cluster = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
                    metadata: {name: swarm}\nspec: {}\n";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::desired::{Desired, Stream, StreamSet};
 use leasehold_types::{ClusterName, SetName, limits};
 
+use super::super::changed_part::{common_prefix, common_suffix};
 use super::super::check::SetDraft;
 use super::super::places::Places;
 use super::super::problem::Problem;
@@ -22,11 +23,13 @@ pub(super) struct CompleteSet {
 pub(super) fn join_streams(
     wanted: Vec<ResolvedEntry<SetName, Arc<SetDraft>>>,
     files: &StreamFiles,
+    before: &Desired,
     problems: &mut Vec<Problem>,
 ) -> Vec<ResolvedEntry<SetName, CompleteSet>> {
     let join = |mut set: ResolvedEntry<SetName, Arc<SetDraft>>| {
         let draft = set.wanted.take();
-        let joined = draft.and_then(|draft| join_one(&set, &draft, files, problems));
+        let last = before.sets.get(&set.name);
+        let joined = draft.and_then(|draft| join_one(&set, &draft, files, last, problems));
         ResolvedEntry { name: set.name, source: set.source, wanted: joined }
     };
     wanted.into_iter().map(join).collect()
@@ -43,11 +46,14 @@ struct ListedStreams<'a> {
 
 /// Duplicates that are reported of one set.
 const DUPLICATES_MAX: usize = 20;
+/// Streams that an edit may add where only these are looked for in the rest of the set.
+const ADDED_MAX: usize = 100;
 
 fn join_one(
     wanted: &ResolvedEntry<SetName, Arc<SetDraft>>,
     draft: &SetDraft,
     files: &StreamFiles,
+    last: Option<&Arc<StreamSet>>,
     problems: &mut Vec<Problem>,
 ) -> Option<CompleteSet> {
     let SetDraft { set, marks, sources, cluster_at } = draft;
@@ -82,9 +88,49 @@ fn join_one(
         problems.push(wanted.problem(wanted.source.at, "spec.streams", message));
         return None;
     }
+    let joined = whole.then(|| {
+        if sources.is_empty() {
+            return set.clone();
+        }
+        let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
+        Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
+    });
+    let is_checked = joined
+        .as_ref()
+        .zip(last)
+        .is_some_and(|(set, last)| adds_no_duplicate(&last.streams, &set.streams));
+    if !is_checked && report_duplicates(&lists, count, problems) > 0 {
+        return None;
+    }
+    joined.map(|set| CompleteSet { set, cluster_at: *cluster_at })
+}
+
+/// Whether all names in `after` differ, given that all in `before` do. False also if more was added
+/// than is looked for in the rest.
+fn adds_no_duplicate(before: &[Stream], after: &[Stream]) -> bool {
+    let first = common_prefix(before, after);
+    let last = common_suffix(&before[first..], &after[first..]);
+    let (first, rest) = after.split_at(first);
+    let (added, last) = rest.split_at(rest.len() - last);
+    if added.len() > ADDED_MAX {
+        return false;
+    }
+    let mut names: Vec<&str> = added.iter().map(|stream| stream.name.as_str()).collect();
+    names.sort_unstable();
+    let is_added = |stream: &Stream| names.binary_search(&stream.name.as_str()).is_ok();
+    let are_distinct = names.windows(2).all(|pair| pair[0] != pair[1]);
+    are_distinct && (names.is_empty() || !first.iter().chain(last).any(is_added))
+}
+
+/// Reports the names that come more than once; returns how many.
+fn report_duplicates(
+    lists: &[ListedStreams<'_>],
+    count: usize,
+    problems: &mut Vec<Problem>,
+) -> usize {
     let mut seen: HashMap<&str, (&str, Position)> = HashMap::with_capacity(count);
     let mut duplicates = 0;
-    for list in &lists {
+    for list in lists {
         for (index, (stream, mark)) in list.streams.iter().zip(list.marks).enumerate() {
             let Some((other, at)) = seen.insert(stream.name.as_str(), (list.file, *mark)) else {
                 continue;
@@ -104,16 +150,7 @@ fn join_one(
             }
         }
     }
-    if !whole || duplicates > 0 {
-        return None;
-    }
-    let set = if sources.is_empty() {
-        set.clone()
-    } else {
-        let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
-        Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
-    };
-    Some(CompleteSet { set, cluster_at: *cluster_at })
+    duplicates
 }
 
 /// Takes the sets into force that have a place, a cluster, and room for their streams.
@@ -295,5 +332,50 @@ impl SetResolver<'_> {
             self.next.clusters.insert(set.cluster.clone(), cluster.clone());
         }
         self.next.sets.insert(entry.name.clone(), set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use leasehold_types::StreamName;
+
+    use super::*;
+
+    fn streams(names: &[u32]) -> Vec<Stream> {
+        let name = |name: &u32| StreamName::new(&format!("s{name}")).expect("a name");
+        let stream = |number| Stream { name: name(number), weight: 1, dedicated: false };
+        names.iter().map(stream).collect()
+    }
+
+    #[test]
+    fn duplicates_are_found_by_what_was_added() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut found = 0;
+        for _ in 0..2_000 {
+            let mut names: Vec<u32> = (0..rng.u32(0..20)).collect();
+            rng.shuffle(&mut names);
+            let before = streams(&names);
+            for _ in 0..rng.usize(0..4) {
+                let at = rng.usize(0..=names.len());
+                match rng.u8(0..3) {
+                    0 => names.insert(at, rng.u32(0..40)),
+                    1 if at < names.len() => _ = names.remove(at),
+                    _ if at < names.len() => names[at] = rng.u32(0..40),
+                    _ => {}
+                }
+            }
+            let is_unique = names.iter().collect::<HashSet<_>>().len() == names.len();
+            found += u32::from(!is_unique);
+            assert_eq!(adds_no_duplicate(&before, &streams(&names)), is_unique, "{names:?}");
+        }
+        assert!((100..1_900).contains(&found), "{found} of 2000 lists have duplicates");
+    }
+
+    #[test]
+    fn many_added_streams_are_not_looked_for_one_by_one() {
+        let (before, after) = (streams(&[0]), streams(&(0..200).collect::<Vec<_>>()));
+        assert!(!adds_no_duplicate(&before, &after));
     }
 }
