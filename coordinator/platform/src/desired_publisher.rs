@@ -55,13 +55,15 @@ impl DesiredPublisher {
         let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
         let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
         let pipelines = desired.pipelines.len();
-        let changed = changes(self.last.replace(desired.clone()), desired.clone()).await;
-        tracing::info!(clusters, sets, streams, pipelines, changed, "manifests in force");
-        self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
+        let last = self.last.replace(desired.clone());
+        self.events.send(Event::Desired(desired.clone())).await.map_err(|_| ())?;
         if let Some(ready) = self.ready.take() {
             // The receiver may be gone.
             let _ = ready.send(());
         }
+        // Only the log waits for a comparison of long lists.
+        let changed = changes(last, desired).await;
+        tracing::info!(clusters, sets, streams, pipelines, changed, "manifests in force");
         Ok(())
     }
 
