@@ -17,9 +17,8 @@ pub(crate) struct Backoff(ExponentialBuilder);
 /// do not return at the same time. No wait exceeds two seconds.
 pub(crate) const DIAL: Backoff =
     Backoff(waits(Duration::from_millis(10), Duration::from_secs(1)).with_jitter());
-/// Between attempts to follow who leads at another replica: with jitter up to twice the delay, since
-/// each costs a coordinator a connection. A replica that is alone, or of an earlier release, is
-/// asked in vain.
+/// Between attempts to follow who leads at another replica, with jitter up to twice the delay: each
+/// costs a coordinator a connection, in vain if it is alone or of an earlier release.
 pub(crate) const WATCH: Backoff =
     Backoff(waits(Duration::from_secs(3), Duration::from_secs(300)).with_jitter());
 /// After failed writes and calls on this machine.

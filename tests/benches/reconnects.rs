@@ -69,7 +69,8 @@ impl Scenario {
         let streams = options.agents * STREAMS_PER_AGENT;
         replicas.put_set("feeds", 0..streams);
         let record = Arc::new(FleetRecord::new(options.agents, streams));
-        let coordinators = Coordinators { addresses: replicas.addresses(), tls: None };
+        let coordinators =
+            Coordinators { addresses: replicas.addresses(), tls: None, agents_follow: true };
         let coordinators = Arc::new(coordinators);
         let start = |number| {
             let identity = AgentIdentity::numbered(number, CLUSTER);

@@ -8,8 +8,6 @@ use tokio::task::JoinHandle;
 
 use crate::process::give_up;
 
-/// Connections of one agent: its session, and the call by which it follows who leads.
-const CONNECTIONS_PER_AGENT: usize = 2;
 /// Open files that are not connections of agents.
 const OTHER_FILES: usize = 500;
 
@@ -52,15 +50,31 @@ pub fn load() -> String {
 /// As many agents as this process and a coordinator may have connections.
 #[must_use]
 pub fn at_most_files(agents: usize) -> usize {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let files = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
-    let most = files / CONNECTIONS_PER_AGENT;
+    let most = connections_max();
     if agents > most {
         println!(
-            "!!! {agents} agents are cut to {most}: `ulimit -n` allows a process {limit} open files"
+            "!!! {agents} agents are cut to {most}, for which `ulimit -n` allows open files here"
         );
     }
     agents.min(most)
+}
+
+/// Whether this process may have two connections for each agent: its session, and the one by which
+/// it follows who leads.
+#[must_use]
+pub fn may_follow(agents: usize) -> bool {
+    let may = 2 * agents <= connections_max();
+    if !may {
+        println!(
+            "!!! `ulimit -n` allows too few open files for {agents} agents to follow who leads"
+        );
+    }
+    may
+}
+
+fn connections_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES)
 }
 
 /// A number with a comma between thousands.

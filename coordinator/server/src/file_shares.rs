@@ -52,15 +52,17 @@ impl FileShares {
         let waiting = WAITING_MAX.min(part);
         // The connections that have just lost their places count until they are closed.
         let others = 2 * unauthenticated + callers;
-        let watches = sessions.min(self.of_grpc().saturating_sub(waiting + others + sessions));
-        let total = sessions + watches + others;
+        let spare = self.of_grpc().saturating_sub(waiting + others + sessions);
+        let total = sessions + sessions.min(spare) + others;
         ConnectionLimits { unauthenticated, waiting, total, callers, unauthenticated_age }
     }
 
-    /// The most agents of other replicas' sessions that may follow who leads here: as many as
-    /// sessions, if the files suffice for both.
+    /// The most agents that may follow who leads at a replica: as many as sessions, if the files
+    /// suffice for both. If not, half as many: a replica that comes to lead closes their
+    /// connections while agents open their sessions.
     pub(crate) fn leader_watches(self, sessions: usize) -> usize {
-        self.grpc(sessions, Duration::ZERO).total - self.grpc(0, Duration::ZERO).total - sessions
+        let [both, none] = [sessions, 0].map(|count| self.grpc(count, Duration::ZERO).total);
+        (both - none - sessions).max(sessions / 2).max(1)
     }
 
     /// The limits of each port for HTTP.
@@ -101,7 +103,7 @@ mod tests {
             assert!(files - ports >= own, "{files}: the ports take {ports}");
         }
         assert_eq!(FileShares::of(1_024).sessions(10), 10, "no more than wanted");
-        for (files, watches) in [(20_000, 0), (65_536, WORKERS_MAX)] {
+        for (files, watches) in [(20_000, 5_835), (65_536, WORKERS_MAX)] {
             let shares = FileShares::of(files);
             assert_eq!(shares.leader_watches(shares.sessions(WORKERS_MAX)), watches, "{files}");
         }

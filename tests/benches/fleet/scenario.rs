@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tests::agents::{
     Agent, AgentIdentity, CLUSTER, Coordinators, FleetRecord, StandaloneReplicas, Turns,
 };
+use tests::bench;
 
 use super::questions;
 
@@ -96,7 +97,8 @@ pub(crate) async fn play(size: Size) -> usize {
 impl Scenario {
     fn start(size: Size) -> Self {
         let replicas = StandaloneReplicas::start(size.agents, size.ttl.as_secs());
-        let coordinators = Coordinators { addresses: replicas.addresses(), tls: None }.into();
+        let (addresses, agents_follow) = (replicas.addresses(), bench::may_follow(size.agents));
+        let coordinators = Coordinators { addresses, tls: None, agents_follow }.into();
         // One more agent takes a lost one's place where the others have no room.
         let record = Arc::new(FleetRecord::new(size.agents + 1, size.streams));
         let agents = std::iter::repeat_with(|| None).take(size.agents + 1).collect();

@@ -73,7 +73,8 @@ impl TestBed {
             .ca_certificate(Certificate::from_pem(&authority))
             .domain_name(server_name());
         let addresses = replicas.addresses().iter().map(ToString::to_string).collect();
-        let coordinators = Arc::new(Coordinators { addresses, tls: Some(tls) });
+        let coordinators =
+            Arc::new(Coordinators { addresses, tls: Some(tls), agents_follow: true });
         let identity = |(number, worker): (usize, OwnWorker)| AgentIdentity {
             number,
             cluster: worker.cluster,

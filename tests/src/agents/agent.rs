@@ -52,6 +52,8 @@ pub struct Coordinators {
     pub addresses: Vec<String>,
     /// What to expect of their certificates; plain text without it.
     pub tls: Option<ClientTlsConfig>,
+    /// Whether agents follow at a standby who leads, by a second connection.
+    pub agents_follow: bool,
 }
 
 /// Which worker's agent it is.
@@ -347,11 +349,10 @@ impl Driver {
     fn note(&mut self, notice: Notice) {
         match notice {
             Notice::Welcomed(epoch) => {
-                if let Some(Link { number, address, .. }) = &self.link {
-                    let (number, address) = (*number, address.clone());
-                    let cell = self.holder.cell();
-                    let link = WelcomedLink { number, address, epoch, cell };
-                    self.leader_watch.set_welcomed(link);
+                let link = self.link.as_ref().filter(|_| self.coordinators.agents_follow);
+                if let Some(Link { number, address, .. }) = link {
+                    let (number, address, cell) = (*number, address.clone(), self.holder.cell());
+                    self.leader_watch.set_welcomed(WelcomedLink { number, address, epoch, cell });
                 }
                 self.welcomed = Some(epoch);
                 self.record.welcomed(epoch);

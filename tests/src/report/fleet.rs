@@ -12,6 +12,7 @@ use super::push::{Push, now, until};
 use crate::agents::{
     Agent, AgentIdentity, CLUSTER, Coordinators, FleetRecord, JOBS_PER_WORKER, StandaloneReplicas,
 };
+use crate::bench;
 use crate::process::{OWN_MEMORY, memory_kib, processor_seconds};
 
 /// How long a lease lasts, in seconds.
@@ -29,6 +30,8 @@ pub(super) struct Fleet {
     /// measured.
     settle: Duration,
     replicas: StandaloneReplicas,
+    /// Whether agents follow at the standby who leads.
+    agents_follow: bool,
     record: Arc<FleetRecord>,
     agents: Vec<Agent>,
     /// The size of each agent's pool that the manifest asks for.
@@ -58,6 +61,7 @@ impl Fleet {
             size,
             settle,
             replicas: StandaloneReplicas::start(size, TTL_SECONDS),
+            agents_follow: bench::may_follow(size),
             record: Arc::new(FleetRecord::new(size, streams_max)),
             agents: Vec::new(),
             jobs_per_worker: JOBS_PER_WORKER,
@@ -73,7 +77,8 @@ impl Fleet {
     /// Connects all agents: the first grant of each, from when the first one began to dial.
     pub(super) async fn connect(&mut self) -> Result<Push> {
         let addresses = self.replicas.addresses();
-        let coordinators = Arc::new(Coordinators { addresses, tls: None });
+        let agents_follow = self.agents_follow;
+        let coordinators = Arc::new(Coordinators { addresses, tls: None, agents_follow });
         let begun = now();
         let start = |number| {
             let identity = AgentIdentity::numbered(number, CLUSTER);
@@ -187,6 +192,9 @@ impl Fleet {
     /// Waits until each agent follows at the standby who leads: this begins some seconds after its
     /// welcome.
     async fn followed(&self) -> Result<()> {
+        if !self.agents_follow {
+            return Ok(());
+        }
         let follow = || {
             let watches = block_in_place(|| self.replicas.sum("leasehold_leader_watches"));
             (watches >= self.size as f64).then_some(())

@@ -12,9 +12,9 @@ pub(super) const AGENTS_SMALL: usize = 1_000;
 /// One more fleet, for the plot over sizes.
 const AGENTS_BETWEEN: usize = 5_000;
 pub(super) const STREAMS: usize = 1_000_000;
-/// Agents for each number of a fleet whose edits are compared: its own, of two connections, and as
-/// many connections of two peers.
-const AGENTS_PER_NUMBER: usize = 2;
+/// Connections for each agent of the fleet that is compared: its session, the one by which it
+/// follows who leads, and one of each of two peers.
+const CONNECTIONS_PER_AGENT: usize = 4;
 
 /// The sizes of one report.
 #[derive(Clone, Debug)]
@@ -62,9 +62,9 @@ impl Sizes {
         let sizes = if options.short { short } else { full };
         let agents_max = options.agents_max.unwrap_or(usize::MAX);
         let cut = |agents: usize| bench::at_most_files(agents.min(agents_max));
-        let as_agents = AGENTS_PER_NUMBER * sizes.agents.min(agents_max);
+        let connections = CONNECTIONS_PER_AGENT * sizes.agents.min(agents_max);
         Self {
-            agents: bench::at_most_files(as_agents) / AGENTS_PER_NUMBER,
+            agents: bench::at_most_files(connections) / CONNECTIONS_PER_AGENT,
             large: cut(sizes.large),
             small: cut(sizes.small),
             between: cut(sizes.between),

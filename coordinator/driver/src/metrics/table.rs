@@ -29,8 +29,8 @@ pub(super) const SESSIONS_MAX: Metric = Metric::gauge(
 pub(super) const LEADER_WATCHES: Metric = Metric::gauge(
     "leasehold_leader_watches",
     "{agent}",
-    "Agents that follow at this replica who leads, so that they leave a leader that hangs as soon as \
-     there is another.",
+    "Agents that follow at this replica who leads, so that they leave a leader that hangs as soon \
+     as there is another.",
 );
 pub(super) const CERTIFICATE_EXPIRY: Metric = Metric::gauge(
     "leasehold_certificate_expiry_timestamp_seconds",

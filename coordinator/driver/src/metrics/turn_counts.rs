@@ -1,5 +1,5 @@
-//! Counts what one turn of the driver grants, frees and sends. Its sum goes to the counters at once:
-//! each series is looked up once a turn, and not once for each worker.
+//! Counts what one turn of the driver grants, frees and sends. Its sum goes to the counters at
+//! once: each series is looked up once a turn, and not once for each worker.
 
 use leasehold_coordinator_core::effect::{Effect, Freed, Notice};
 use leasehold_types::message::CoordinatorMessage;

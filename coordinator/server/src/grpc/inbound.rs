@@ -163,8 +163,8 @@ impl Inbound {
         let SessionPort { access, term_guard, view, .. } = &self.port;
         // A standby only returns the leader's address, which is not a secret, so it does not check
         // the token. Agents are redirected even while the API server is away, and it gets no review
-        // for those that dial a standby. The core does not get its messages: an unauthenticated peer must not
-        // even raise an epoch.
+        // for those that dial a standby. The core does not get its messages: an unauthenticated
+        // peer must not even raise an epoch.
         if matches!(access, Access::Asked(_)) && term_guard.term().is_none() {
             return Err(redirect(view.leadership()));
         }
