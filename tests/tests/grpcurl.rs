@@ -137,6 +137,7 @@ fn reflection_lists_and_describes_services() {
         "grpc.reflection.v1.ServerReflection",
         ADMIN,
         SCALER,
+        "leasehold.coordinator.v1.LeaderService",
         "leasehold.coordinator.v1.SessionService",
     ];
     let listed = grpcurl.list();
