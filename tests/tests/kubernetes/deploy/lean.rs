@@ -7,7 +7,7 @@ use tests::process::{eventually, get};
 
 use super::super::installed::{
     ExclusiveControlPlane, Installed, LocalCoordinator, coordinator_with_its_own_rights, folder,
-    strictly_apply, until_kinds_are_known, until_pods_are_admitted,
+    until_kinds_are_known, until_pods_are_admitted,
 };
 use super::{kustomization, listed_streams};
 
@@ -75,8 +75,8 @@ async fn a_coordinator_without_the_rights_of_a_component_says_so_and_serves_the_
     let log = coordinator.log();
     assert!(log.contains("services is forbidden"), "{log}");
 
-    let all = folder("overlays/ha");
-    strictly_apply(access, &["-k", all.to_str().expect("UTF-8")]);
+    // It has objects that the lean one has not, and removes them.
+    let whole = Installed::new(access, &folder("overlays/ha"));
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
     eventually("the streams of the list", || {
         (status(namespace, "ss", "cars")["streams"]["total"] == 3).then_some(())
@@ -93,5 +93,6 @@ async fn a_coordinator_without_the_rights_of_a_component_says_so_and_serves_the_
         (namespace.kubectl(&made).lines().eq(["service/kubernetes"])).then_some(())
     });
     drop(coordinator);
+    drop(whole);
     drop(installed);
 }
