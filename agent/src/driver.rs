@@ -272,7 +272,7 @@ impl Driver {
         }
     }
 
-    /// The link to a leader that is none any more may never end by itself.
+    /// A leader that hangs does not end its link: the agent does, once another replica leads.
     fn handle_successor(&mut self, successor: Successor) {
         let now = clock::now();
         self.wake(now);

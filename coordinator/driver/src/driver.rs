@@ -434,17 +434,12 @@ impl Driver {
         let required = self.workers_required(&leadership, now);
         self.published.send_if_modified(|published| {
             let required = required.filter(|required| *required != *published.required);
-            let is_new = required.is_some();
-            if let Some(required) = required {
-                published.required = Arc::new(required);
-            }
-            is_new
+            let Some(required) = required else { return false };
+            published.required = Arc::new(required);
+            true
         });
-        self.leadership.send_if_modified(|known| {
-            let is_new = *known != leadership;
-            *known = leadership;
-            is_new
-        });
+        self.leadership
+            .send_if_modified(|known| std::mem::replace(known, leadership.clone()) != leadership);
         if self.metrics.is_pushed() && now.since(self.fleet_metrics_at) >= FLEET_METRICS_INTERVAL {
             self.fleet_metrics_at = now;
             self.metrics.set_fleet(FleetSnapshot::of(&self.core, now));

@@ -23,7 +23,7 @@ pub(super) fn now() -> Moment {
 /// [`crate::process::soon_within`] do: some figures are taken by them.
 ///
 /// # Errors
-/// If there is none after [`PATIENCE`].
+/// If there is no answer after [`PATIENCE`].
 pub(super) async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> Result<T> {
     let begun = Instant::now();
     loop {
