@@ -32,14 +32,30 @@ spec:
   streams: [{name: 'cars:new'}, {name: 'cars:updated'}, {name: 'cars:sold'}, {name: 'cars:old'}]
 ";
 
+/// A leader, a standby and two agents that know both.
+struct Fleet {
+    first: Coordinator,
+    /// The epoch of the first leader.
+    begun: u64,
+    second: Replica,
+    agents: [Agent; 2],
+}
+
+impl Fleet {
+    fn start() -> Self {
+        let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+        let begun = first_epoch(first.http);
+        let second = first.standby();
+        let addresses = second.grpc.to_string();
+        let agents = ["w-0", "w-1"]
+            .map(|worker| first.agent("builds", worker, &["--coordinator", &addresses]));
+        Self { first, begun, second, agents }
+    }
+}
+
 #[test]
 fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
-    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    let begun = first_epoch(first.http);
-    let second = first.standby();
-    let addresses = second.grpc.to_string();
-    let agents =
-        ["w-0", "w-1"].map(|worker| first.agent("builds", worker, &["--coordinator", &addresses]));
+    let Fleet { first, begun, second, agents } = Fleet::start();
     let before = eventually("all streams owned", || {
         let leases = agents.each_ref().map(|agent| lease(agent.api));
         // The first agent may have had all of them before the second came.
@@ -70,12 +86,7 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
 /// Its agents would ping the leader that hangs for seconds more. The standby says who leads now.
 #[test]
 fn agents_leave_a_leader_that_hangs_as_soon_as_there_is_another() {
-    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    let begun = first_epoch(first.http);
-    let second = first.standby();
-    let addresses = second.grpc.to_string();
-    let agents =
-        ["w-0", "w-1"].map(|worker| first.agent("builds", worker, &["--coordinator", &addresses]));
+    let Fleet { first, begun, second, agents } = Fleet::start();
     eventually("both agents to follow who leads", || {
         shows(second.http, "leasehold_leader_watches 2")
     });
@@ -85,7 +96,7 @@ fn agents_leave_a_leader_that_hangs_as_soon_as_there_is_another() {
     eventually("agents at the second leader", || {
         Some([served(&agents[0], begun + 1)?, served(&agents[1], begun + 1)?])
     });
-    let told = format!("another replica leads now leader=\"{addresses}\"");
+    let told = format!("another replica leads now leader=\"{}\"", second.grpc);
     for agent in &agents {
         let log = agent.process.log();
         assert!(log.contains(&told) && !log.contains("keep-alive timed out"), "{log}");

@@ -1,6 +1,7 @@
 //! The plots of a report, as SVG.
 
 use anyhow::Result;
+use plotters::coord::CoordTranslate;
 use plotters::prelude::*;
 
 use super::push::{Push, Pushes};
@@ -92,10 +93,19 @@ fn draw_push(compared: &[Pushes], svg: &mut String) -> Result<()> {
             .label(pushes.name.clone())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
     }
-    let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::UpperLeft);
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
+    Ok(())
+}
+
+/// The names of the series, in a box over the plot.
+fn draw_legend<'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
+    position: SeriesLabelPosition,
+) -> Result<()> {
+    let mut labels = chart.configure_series_labels();
+    labels.position(position);
+    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
     Ok(())
 }
 
@@ -130,9 +140,7 @@ fn draw_distribution(compared: &[Pushes], svg: &mut String) -> Result<()> {
             .label(name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], color));
     }
-    let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::LowerRight);
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
     area.present()?;
     Ok(())
 }
@@ -172,9 +180,7 @@ fn draw_sizes(sizes: &[SizeFigures], svg: &mut String) -> Result<()> {
             .label(*name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], color));
     }
-    let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::LowerRight);
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
     area.present()?;
     Ok(())
 }
