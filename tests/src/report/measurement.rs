@@ -17,6 +17,8 @@ use crate::bench::grouped;
 
 /// Streams of each agent, where a fleet does not have many.
 const STREAMS_PER_AGENT: usize = 2;
+/// Failovers in a row between two lines of progress.
+const FAILOVERS_PER_LINE: usize = 10;
 /// How much longer than that of the broadcast the spread of an edit may be.
 const SPREAD_FACTOR: f64 = 1.3;
 /// The highest figure of each row for a number of agents.
@@ -24,7 +26,8 @@ const EDIT_MS: [(usize, f64); 1] = [(AGENTS_LARGE, 200.0)];
 const CONNECT_S: [(usize, f64); 2] = [(AGENTS, 0.4), (AGENTS_LARGE, 2.0)];
 const KILL_S: [(usize, f64); 2] = [(AGENTS, 0.25), (AGENTS_LARGE, 1.5)];
 const STOP_S: [(usize, f64); 1] = [(AGENTS_SMALL, 2.0)];
-const MOVED: [(usize, f64); 1] = [(AGENTS_SMALL, 0.0)];
+const MOVED: [(usize, f64); 2] = [(AGENTS_SMALL, 0.0), (AGENTS, 0.0)];
+const LONGEST_FAILOVER_S: [(usize, f64); 1] = [(AGENTS, 5.0)];
 const AGENT_KIB: [(usize, f64); 2] = [(AGENTS, 20.0), (AGENTS_LARGE, 20.0)];
 const IDLE_PERCENT: [(usize, f64); 1] = [(AGENTS_SMALL, 0.5)];
 /// The same for a number of streams.
@@ -103,6 +106,11 @@ impl Measurement {
         self.wants_all() || (size == agents && self.wants(1)) || (size == large && self.wants(2))
     }
 
+    /// Whether this fleet's leader is killed again and again.
+    fn wants_failovers(&self, size: usize) -> bool {
+        size == self.sizes.agents && self.wants(10)
+    }
+
     /// Whether this fleet is one of those that rows 3, 4 and 7 are about.
     fn is_declared(&self, size: usize) -> bool {
         size == self.sizes.agents || size == self.sizes.large
@@ -111,7 +119,7 @@ impl Measurement {
     fn needs_fleet(&self, size: usize) -> bool {
         let is_named = self.is_declared(size) && [3, 4, 7].iter().any(|row| self.wants(*row));
         let is_small = size == self.sizes.small && (self.wants(5) || self.wants(8));
-        self.wants_edits(size) || is_named || is_small
+        self.wants_edits(size) || self.wants_failovers(size) || is_named || is_small
     }
 
     async fn end(&mut self, fleet: Fleet, measured: Result<()>) {
@@ -143,6 +151,9 @@ impl Measurement {
                 self.add(4, name, Unit::Seconds, seconds, goal(&KILL_S, size));
             }
             self.sample(format!("kill -9 of the leader of {agents}"), renewed);
+        }
+        if self.wants_failovers(size) {
+            self.failovers(fleet).await?;
         }
         if is_small && self.wants(5) {
             let agents = begin(5, size, "SIGSTOP of the leader");
@@ -176,6 +187,31 @@ impl Measurement {
             self.add(7, name, Unit::Kibibytes, kib, goal(&AGENT_KIB, size));
         }
         self.sample(format!("connect of {agents}"), connected);
+        Ok(())
+    }
+
+    /// Failovers in a row: the longest, and all that moved in any of them.
+    async fn failovers(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let (size, count) = (fleet.size(), self.sizes.failovers);
+        let agents = begin(10, size, &format!("{count} failovers in a row"));
+        let (mut longest, mut moved, mut pools) = (0.0_f64, 0, 0);
+        let mut renewals = Pushes::new(format!("failovers of {agents}"));
+        for done in 1..=count {
+            let failover = fleet.kill_leader().await?;
+            longest = longest.max(failover.renewed.all());
+            (moved, pools) = (moved + failover.moved, pools + failover.pools);
+            renewals.rounds_ms.push(failover.renewed);
+            if done % FAILOVERS_PER_LINE == 0 {
+                println!("    {done} of {count} failovers, the longest {longest:.0} ms");
+            }
+        }
+        let name = |what| format!("{count} failovers of {agents}: {what}");
+        let most = goal(&LONGEST_FAILOVER_S, size);
+        self.add(10, name("all renewed, the longest"), Unit::Seconds, longest / 1e3, most);
+        for (what, count) in [("streams moved", moved), ("pools granted anew", pools)] {
+            self.add(10, name(what), Unit::Count, count as f64, goal(&MOVED, size));
+        }
+        self.samples.push(renewals);
         Ok(())
     }
 

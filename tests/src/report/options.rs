@@ -10,15 +10,16 @@ use crate::{bench, toolbox};
 /// The rows that `--only` takes.
 const ROWS: &str = "\
 Rows:
-  1  an edit of the pool size of all of 2,000 agents, beside a broadcast and an etcd watch
-  2  the same edit of 10,000 agents
-  3  connect and first grant of 2,000 and of 10,000 agents
-  4  kill -9 of the leader until all of 2,000 and of 10,000 agents are renewed
-  5  SIGSTOP of the leader until all of 1,000 agents are renewed
-  6  1,000 agents with 1,000,000 streams: owned, failover, memory of a stream
-  7  memory of an agent
-  8  an idle leader of 1,000 agents
-  9  an edit of one line of a list of 1,000,000 streams until the first agent has it
+  1   an edit of the pool size of all of 2,000 agents, beside a broadcast and an etcd watch
+  2   the same edit of 10,000 agents
+  3   connect and first grant of 2,000 and of 10,000 agents
+  4   kill -9 of the leader until all of 2,000 and of 10,000 agents are renewed
+  5   SIGSTOP of the leader until all of 1,000 agents are renewed
+  6   1,000 agents with 1,000,000 streams: owned, failover, memory of a stream
+  7   memory of an agent
+  8   an idle leader of 1,000 agents
+  9   an edit of one line of a list of 1,000,000 streams until the first agent has it
+  10 failovers in a row of 2,000 agents: the longest, and what moved
 
 Example:
   make bench
@@ -39,11 +40,14 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) agents_max: Option<usize>,
     /// Measures the rows of this number only; may be repeated.
-    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=10))]
     pub(super) only: Vec<u8>,
     /// How often each edit is made; the median counts [default: 10, or 2 with --short].
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) rounds: Option<usize>,
+    /// How often the leader of row 10 is killed [default: 100, or 2 with --short].
+    #[arg(long, value_name = "N", value_parser = bench::above_zero)]
+    pub(super) failovers: Option<usize>,
     /// The folder for JSON and plots [default: `bench` in the target folder].
     #[arg(long, value_name = "DIR")]
     pub(super) output: Option<PathBuf>,

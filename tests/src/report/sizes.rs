@@ -31,6 +31,8 @@ pub(super) struct Sizes {
     pub(super) streams: usize,
     /// How often each edit is made.
     pub(super) rounds: usize,
+    /// How often one fleet's leader is killed in a row.
+    pub(super) failovers: usize,
     /// How long the leader is idle.
     pub(super) idle: Duration,
     /// How long a fleet is left alone before a measurement.
@@ -46,6 +48,7 @@ impl Sizes {
             between: AGENTS_BETWEEN,
             streams: STREAMS,
             rounds: 10,
+            failovers: 100,
             idle: Duration::from_secs(20),
             settle: Duration::from_secs(1),
         };
@@ -56,6 +59,7 @@ impl Sizes {
             between: 20,
             streams: 1_000,
             rounds: 2,
+            failovers: 2,
             idle: Duration::from_secs(1),
             settle: Duration::from_millis(100),
         };
@@ -69,6 +73,7 @@ impl Sizes {
             small: cut(sizes.small),
             between: cut(sizes.between),
             rounds: options.rounds.unwrap_or(sizes.rounds),
+            failovers: options.failovers.unwrap_or(sizes.failovers),
             ..sizes
         }
     }
