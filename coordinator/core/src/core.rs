@@ -154,6 +154,13 @@ impl Core {
         has_more || self.replica().has_more()
     }
 
+    /// Whether an agent's next message may wait until its last one is written. Where none does,
+    /// [`Event::Sent`] may come together with other events: nothing is sent before those.
+    #[must_use]
+    pub fn holds_back(&self) -> bool {
+        self.leader().is_some_and(Leader::holds_back)
+    }
+
     /// Whether this worker was declared gone and not all that it held is freed yet, or the removal
     /// of its entry is not ordered yet. Until then it is still in the answers of queries, of this
     /// leader or of the next one.

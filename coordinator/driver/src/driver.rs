@@ -46,6 +46,7 @@ use crate::platform::{Command, Platform};
 use crate::port::{
     Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, SessionSlot, UNAUTHENTICATED_MAX,
 };
+use crate::sent_queue::SentQueue;
 use crate::term_guard::{Term, TermGuard};
 use crate::view::{PublishedState, PublishedView};
 
@@ -63,8 +64,8 @@ const TURN_LONG: Duration = Duration::from_millis(50);
 const TURN_LONG_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The changes by which a watcher may lag behind.
 const CHANGES_MAX: usize = 8_192;
-/// The other events that a session may have in the channel: opened, sent, closed.
-const EVENTS_BESIDE_MESSAGES: usize = 3;
+/// The other events that a session may have in the channel: opened, closed.
+const EVENTS_BESIDE_MESSAGES: usize = 2;
 /// How often the metrics of clusters are refreshed for exporters that push.
 const FLEET_METRICS_INTERVAL: Duration = Duration::from_secs(10);
 /// How often the workers that cannot be spared are counted, for autoscalers.
@@ -89,6 +90,7 @@ pub struct Driver {
     core: Core,
     sessions: HashMap<ConnId, SessionSlot>,
     events: mpsc::Receiver<Envelope>,
+    sent: Arc<SentQueue>,
     requests: Requests,
     platform: Platform,
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
@@ -132,6 +134,7 @@ enum WakeReason {
     Platform(Option<Event>),
     Request(Request),
     Commands(bool),
+    Sent,
     Problems,
     Time,
     Stop,
@@ -150,6 +153,7 @@ impl Driver {
         let events_max =
             sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNAUTHENTICATED_MAX;
         let (events_in, events) = mpsc::channel(events_max);
+        let sent = Arc::<SentQueue>::default();
         let (requests_in, requests) = Requests::new();
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let cluster_changes = ClusterChanges::new();
@@ -170,6 +174,7 @@ impl Driver {
         metrics.set_sessions_max(sessions_max);
         let port = SessionPort {
             events: events_in,
+            sent: Arc::clone(&sent),
             term_guard: Arc::clone(&term_guard),
             view: Arc::clone(&view),
             health: Arc::clone(&health),
@@ -199,6 +204,7 @@ impl Driver {
             core: Core::new(core_config(settings, &port.access)),
             sessions: HashMap::new(),
             events,
+            sent,
             requests,
             problems_seen: platform.problems.clone(),
             platform,
@@ -266,7 +272,7 @@ impl Driver {
                 }
                 WakeReason::Request(request) => events += self.take_request(request),
                 WakeReason::Problems => self.count_problems(),
-                WakeReason::Commands(true) | WakeReason::Time => {}
+                WakeReason::Commands(true) | WakeReason::Sent | WakeReason::Time => {}
                 WakeReason::Stop => break,
             }
             events += self.take_queued(&mut turn);
@@ -315,6 +321,7 @@ impl Driver {
                 WakeReason::Commands(sent)
             }
             Some(envelope) = self.events.recv() => WakeReason::Session(envelope),
+            () = self.sent.awaited(self.core.holds_back()) => WakeReason::Sent,
             Some(request) = self.requests.next() => WakeReason::Request(request),
             Ok(()) = self.problems_seen.changed() => WakeReason::Problems,
             () = std::future::ready(()), if more => WakeReason::Time,
@@ -324,7 +331,7 @@ impl Driver {
 
     /// Takes everything that is queued, so that it is planned together.
     fn take_queued(&mut self, turn: &mut Turn) -> usize {
-        let mut events = 0;
+        let mut events = self.take_sent();
         for _ in 0..PLATFORM_BATCH_MAX {
             let Ok(event) = self.platform.events.try_recv() else { break };
             events += self.take(event, clock::now());

@@ -103,7 +103,7 @@ impl LeadingDriver {
 
     async fn next(&mut self) -> CoordinatorMessage {
         let message = timeout(LONG, self.slot.recv()).await.expect("in time").expect("a message");
-        self.put(SessionEvent::Sent);
+        self.port.sent.push(CONN);
         *message
     }
 

@@ -16,6 +16,7 @@ pub mod order;
 pub mod platform;
 pub mod port;
 pub mod replicas;
+pub mod sent_queue;
 pub mod term_guard;
 pub mod trust;
 pub mod view;

@@ -21,6 +21,7 @@ use crate::health::{Health, Progress};
 use crate::history::{History, RecordedChange, Replay};
 use crate::metrics::{Metrics, SampledSpan};
 use crate::order::WorkerOrder;
+use crate::sent_queue::SentQueue;
 use crate::term_guard::TermGuard;
 use crate::view::PublishedView;
 
@@ -54,8 +55,6 @@ pub enum SessionEvent {
     Hello(Hello, Option<Arc<str>>),
     /// The agent sent another message.
     Agent(AgentMessage),
-    /// The last message to the agent was written.
-    Sent,
     /// It has ended.
     Closed,
 }
@@ -161,6 +160,8 @@ impl Envelope {
 pub struct SessionPort {
     /// Never full: the sessions are limited, and so are the events of each.
     pub events: mpsc::Sender<Envelope>,
+    /// The sessions whose last message is written.
+    pub sent: Arc<SentQueue>,
     /// Whether a grant may still be written.
     pub term_guard: Arc<TermGuard>,
     /// Names the leader to peers of a standby.

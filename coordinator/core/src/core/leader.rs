@@ -240,6 +240,11 @@ impl Leader {
         self.timers.has_more() || !all_done || !self.plans.is_empty()
     }
 
+    /// Whether an agent's message waits until its last one is written.
+    pub(super) fn holds_back(&self) -> bool {
+        self.sessions.holds_back()
+    }
+
     /// When the next timer is due.
     pub(super) fn next_wakeup(&self) -> Option<Wakeup> {
         self.timers.next_wakeup()

@@ -7,13 +7,15 @@ use std::time::Duration;
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::message::{Beat, CoordinatorMessage, Grant, Report};
+use leasehold_types::message::{Beat, CoordinatorMessage, Grant, Report, StreamGrant, StreamState};
 use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce, TermId};
 
 use super::fixture::{desired, hello, worker};
 
 const AGENTS: usize = 8;
 const STREAMS: usize = 320;
+/// The units of work of a turn, which grant few of the streams.
+const SLICE: u32 = 64;
 const TERM: Duration = Duration::from_secs(1_000);
 
 /// One agent, as a leader sees it.
@@ -22,7 +24,9 @@ struct Agent {
     nonce: Nonce,
     echoed: Nonce,
     applied: GrantNumber,
+    /// Streams that were granted, and those that were revoked.
     streams: usize,
+    revoked: usize,
 }
 
 struct World {
@@ -32,9 +36,9 @@ struct World {
 }
 
 impl World {
-    /// A leader whose agents have said hello.
-    fn with_agents() -> Self {
-        let core = Core::new(Config { slice: 64, ..Config::default() });
+    /// A leader whose agents have said hello. Its turns do this many units of work.
+    fn with_agents(slice: u32) -> Self {
+        let core = Core::new(Config { slice, ..Config::default() });
         let mut world = World { core, now: Moment(1_000_000_000), agents: BTreeMap::new() };
         world.take(Event::Desired(Arc::new(desired(0))));
         world.take(Event::Elected(Elected {
@@ -86,7 +90,11 @@ impl World {
             }
             CoordinatorMessage::Grant(Grant { number, nonce, streams, .. }) => {
                 (agent.applied, agent.echoed) = (number, nonce);
-                agent.streams += streams.len();
+                let is_revoked =
+                    |stream: &&StreamGrant| matches!(stream.state, StreamState::Revoked { .. });
+                let revoked = streams.iter().filter(is_revoked).count();
+                agent.streams += streams.len() - revoked;
+                agent.revoked += revoked;
             }
             CoordinatorMessage::Refusal(refusal) => panic!("{conn:?}: {refusal:?}"),
         }
@@ -106,7 +114,7 @@ impl World {
 
 #[test]
 fn every_beat_is_answered_while_there_is_much_to_grant() {
-    let mut world = World::with_agents();
+    let mut world = World::with_agents(SLICE);
     (0..200).for_each(|_| world.turn());
     let live = world.agents.values().filter(|agent| agent.applied > GrantNumber(0)).count();
     assert_eq!(live, AGENTS);
@@ -130,10 +138,30 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
     panic!("{} of {STREAMS} streams are granted", owned(&world));
 }
 
+/// No beat is needed for it, which may be seconds away.
+#[test]
+fn what_one_message_has_no_room_for_follows_once_that_is_written() {
+    /// More for each agent than one message has room for.
+    const MANY: usize = AGENTS * 3_000;
+    // All of it is decided in one turn.
+    let mut world = World::with_agents(u32::MAX);
+    (0..200).for_each(|_| world.turn());
+    let sums = [|agent: &Agent| agent.streams, |agent: &Agent| agent.revoked];
+    for (streams, sum) in [MANY, 0].into_iter().zip(sums) {
+        world.take(Event::Desired(Arc::new(desired(streams))));
+        let mut turns = 0;
+        while world.agents.values().map(sum).sum::<usize>() < MANY {
+            world.turn();
+            turns += 1;
+            assert!(turns < 4_000, "{streams} streams: the rest is not sent");
+        }
+    }
+}
+
 /// The agent has never had the order, so the worker never drained.
 #[test]
 fn an_order_to_drain_that_was_never_sent_leaves_no_trace() {
-    let mut world = World::with_agents();
+    let mut world = World::with_agents(SLICE);
     (0..200).for_each(|_| world.turn());
     world.take(Event::Drain(worker(0)));
     world.take(Event::Undrain(worker(0)));

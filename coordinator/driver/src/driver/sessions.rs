@@ -6,6 +6,7 @@ use leasehold_types::message::{AgentMessage, DrainPhase};
 use leasehold_types::{Moment, WorkerKey};
 
 use super::Driver;
+use crate::clock;
 use crate::port::{Envelope, SessionEvent, SessionSlot};
 
 impl Driver {
@@ -24,12 +25,11 @@ impl Driver {
                 self.take(Event::Closed(conn), at)
             }
             // The core has closed the session: later events are dropped.
-            SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
+            SessionEvent::Hello(..) | SessionEvent::Agent(_)
                 if !self.sessions.contains_key(&conn) =>
             {
                 0
             }
-            SessionEvent::Sent => self.take(Event::Sent(conn), at),
             SessionEvent::Hello(..) if self.has_disconnected(conn) => self.close(conn, at),
             SessionEvent::Agent(message) if self.will_be_resent(conn, &message) => {
                 self.close(conn, at)
@@ -60,6 +60,20 @@ impl Driver {
         self.metrics.set_sessions(self.sessions.len());
         drop((permit, bytes));
         taken
+    }
+
+    /// Takes the sessions whose last message is written. Returns the number of events that the core
+    /// got.
+    pub(super) fn take_sent(&mut self) -> usize {
+        let now = clock::now();
+        let mut events = 0;
+        for conn in self.sent.take() {
+            // The core has closed the others.
+            if self.sessions.contains_key(&conn) {
+                events += self.take(Event::Sent(conn), now);
+            }
+        }
+        events
     }
 
     /// Whether the agent has disconnected since it sent this, and will send it again when it

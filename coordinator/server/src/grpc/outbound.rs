@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::Stream;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::clock;
-use leasehold_driver::port::{Envelope, SessionEvent};
+use leasehold_driver::sent_queue::SentQueue;
 use leasehold_driver::term_guard::TermGuard;
 use leasehold_proto::coordinator::v1::OpenSessionResponse;
 use leasehold_proto::map;
@@ -34,7 +34,7 @@ pub(crate) const SLOT_MESSAGES_MAX: usize = 3;
 pub(crate) struct Outbound {
     conn: ConnId,
     slot: mpsc::Receiver<Box<CoordinatorMessage>>,
-    events: mpsc::Sender<Envelope>,
+    sent: Arc<SentQueue>,
     term_guard: Arc<TermGuard>,
     last: LastMessage,
     /// Until the first grant.
@@ -68,14 +68,14 @@ impl Outbound {
     pub(crate) fn new(
         conn: ConnId,
         slot: mpsc::Receiver<Box<CoordinatorMessage>>,
-        events: mpsc::Sender<Envelope>,
+        sent: Arc<SentQueue>,
         term_guard: Arc<TermGuard>,
         waiting: WaitingSession,
         alive: oneshot::Sender<()>,
     ) -> Self {
         let (last, waiting) = (LastMessage::Settled, Some(waiting));
         let progress = Arc::default();
-        Self { conn, slot, events, term_guard, last, waiting, progress, _alive: alive }
+        Self { conn, slot, sent, term_guard, last, waiting, progress, _alive: alive }
     }
 
     /// What was sent so far.
@@ -108,12 +108,6 @@ impl Outbound {
             }
             Some(_) | None => Ok(Serialised::Bytes(bytes)),
         }
-    }
-
-    /// Tells the driver that there is room for the next message; false if it does not listen.
-    fn request_next(&self) -> bool {
-        let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
-        self.events.try_send(sent).is_ok()
     }
 
     /// What the stream carries next for a message of the driver; none if it carries nothing.
@@ -165,9 +159,7 @@ impl Outbound {
             }
             LastMessage::Passed => {
                 self.last = LastMessage::Settled;
-                if !self.request_next() {
-                    return Poll::Ready(None);
-                }
+                self.sent.push(self.conn);
             }
         }
         loop {
@@ -182,9 +174,7 @@ impl Outbound {
                     if let Some(next) = self.carry(*message) {
                         return Poll::Ready(Some(next));
                     }
-                    if !self.request_next() {
-                        return Poll::Ready(None);
-                    }
+                    self.sent.push(self.conn);
                 }
             }
         }
@@ -219,20 +209,20 @@ mod tests {
     struct Ends {
         outbound: Outbound,
         slot: mpsc::Sender<Box<CoordinatorMessage>>,
-        events: mpsc::Receiver<Envelope>,
+        sent: Arc<SentQueue>,
         term_guard: Arc<TermGuard>,
         _gone: oneshot::Receiver<()>,
     }
 
     fn ends() -> Ends {
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
-        let (events_in, events) = mpsc::channel(8);
+        let sent = Arc::<SentQueue>::default();
         let (alive, gone) = oneshot::channel();
         let term_guard = Arc::new(TermGuard::default());
         let waiting = WaitingSession::new(Arc::<Line>::default().join(), Some(INTERVAL));
         let outbound =
-            Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&term_guard), waiting, alive);
-        Ends { outbound, slot, events, term_guard, _gone: gone }
+            Outbound::new(ConnId(1), slot_out, sent.clone(), term_guard.clone(), waiting, alive);
+        Ends { outbound, slot, sent, term_guard, _gone: gone }
     }
 
     fn grant(epoch: u64) -> Box<CoordinatorMessage> {
@@ -270,8 +260,7 @@ mod tests {
             ends.term_guard.set(term);
             ends.slot.try_send(grant(7)).expect("room");
             assert!(poll(&mut ends.outbound).is_pending(), "a grant was written under {term:?}");
-            let event = ends.events.try_recv().expect("the request for the next message");
-            assert!(matches!(event.event, SessionEvent::Sent));
+            assert_eq!(ends.sent.take(), [ConnId(1)], "the request for the next message");
             ends.slot.try_send(refusal()).expect("room");
             assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
             assert!(matches!(poll(&mut ends.outbound), Poll::Ready(None)), "a refusal is the last");
@@ -302,17 +291,13 @@ mod tests {
         ends.term_guard.set(Some(Term { epoch: Epoch(7), until }));
         ends.slot.try_send(grant(7)).expect("room");
         assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
-        assert!(
-            ends.events.try_recv().is_err(),
-            "requested before the next poll of the layer above"
-        );
+        assert!(ends.sent.take().is_empty(), "requested before the next poll of the layer above");
         assert!(poll(&mut ends.outbound).is_pending());
-        assert!(ends.events.try_recv().is_err(), "requested within the call that took the message");
+        assert!(ends.sent.take().is_empty(), "requested within the call that took the message");
         assert!(poll(&mut ends.outbound).is_pending());
-        let event = ends.events.try_recv().expect("the request for the next message");
-        assert!(matches!(event.event, SessionEvent::Sent));
+        assert_eq!(ends.sent.take(), [ConnId(1)], "the request for the next message");
         assert!(poll(&mut ends.outbound).is_pending());
-        assert!(ends.events.try_recv().is_err(), "requested twice");
+        assert!(ends.sent.take().is_empty(), "requested twice");
     }
 
     #[tokio::test]
@@ -351,7 +336,7 @@ mod tests {
         };
         for _ in 0..2 {
             assert!(waits(ends.outbound.next().await));
-            assert!(ends.events.try_recv().is_err(), "the core has sent nothing");
+            assert!(ends.sent.take().is_empty(), "the core has sent nothing");
         }
         ends.slot.try_send(welcome()).expect("room");
         assert!(!waits(ends.outbound.next().await), "the welcome");

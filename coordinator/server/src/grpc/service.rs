@@ -123,12 +123,12 @@ impl SessionServer {
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (alive, gone) = oneshot::channel();
         let gone = gone.shared();
-        let events = port.events.clone();
+        let sent = Arc::clone(&port.sent);
         let asks = request.metadata().contains_key(WAITING_METADATA);
         let interval = asks.then_some(WAITING_INTERVAL);
         let waiting = WaitingSession::new(self.0.line.join(), interval);
         let term_guard = Arc::clone(&port.term_guard);
-        let outbound = Outbound::new(conn, slot_out, events, term_guard, waiting, alive);
+        let outbound = Outbound::new(conn, slot_out, sent, term_guard, waiting, alive);
         let (progress, end) = (outbound.progress(), gone.clone());
         let delivery = Delivery { progress, slot: slot.downgrade(), end, peer: peer.clone() };
         let unauthenticated = if port.health.is_stopping() {

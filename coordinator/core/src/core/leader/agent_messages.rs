@@ -130,8 +130,9 @@ impl Leader {
     pub(in crate::core) fn sent(&mut self, conn: ConnId) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let session = self.worker_mut(&key).and_then(Worker::session_mut);
-        if let Some(session) = session.filter(|session| session.conn() == conn) {
-            session.written();
+        let Some(session) = session.filter(|session| session.conn() == conn) else { return };
+        session.written();
+        if self.sessions.written(conn) {
             self.outgoing.mark_unanswered(key);
         }
     }

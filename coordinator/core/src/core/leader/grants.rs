@@ -53,9 +53,12 @@ impl Leader {
 
     fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
-        let session = worker.session();
-        if !session.is_some_and(|session| session.has_reported() && session.is_writable()) {
+        let Some(session) = worker.session().filter(|session| session.has_reported()) else {
             return;
+        };
+        let (conn, is_writable) = (session.conn(), session.is_writable());
+        if !is_writable {
+            return self.sessions.hold_back(conn);
         }
         if !self.grant_rules().is_confirmed(worker) {
             self.renewal.delay_grants(key.clone());
@@ -82,6 +85,10 @@ impl Leader {
             self.plan_now(&key.cluster, now);
         }
         let Some((conn, grant)) = message else { return };
+        if !grant.streams.is_empty() {
+            // One message has room for so many: others may follow once this one is written.
+            self.sessions.hold_back(conn);
+        }
         self.replica.budget_mut().count(1 + grant.streams.len());
         self.replica.budget_mut().spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);

@@ -10,7 +10,7 @@
 //!
 //! Invariant: the end of a session frees its place, its credit and its adoption.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use leasehold_types::mutation::{self, Mutation};
@@ -28,6 +28,8 @@ pub(super) struct Sessions {
     admission: Admission,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
+    /// Sessions that may have a message to get, and whose last one is not written.
+    held_back: BTreeSet<ConnId>,
 }
 
 /// A session that has ended.
@@ -61,6 +63,7 @@ impl Sessions {
         let key = self.workers.remove(&conn)?;
         let was_awaited = self.admission.awaits(conn);
         self.admission.end(conn);
+        self.held_back.remove(&conn);
         Some(EndedSession { key, was_awaited, adoption: self.adoptions.remove(&conn) })
     }
 
@@ -84,6 +87,21 @@ impl Sessions {
     /// The connections of all sessions.
     pub(super) fn into_conns(self) -> impl Iterator<Item = ConnId> {
         self.workers.into_keys()
+    }
+
+    /// The session may have another message to get once its last one is written.
+    pub(super) fn hold_back(&mut self, conn: ConnId) {
+        self.held_back.insert(conn);
+    }
+
+    /// The session's last message is written. Returns whether it may have another one to get.
+    pub(super) fn written(&mut self, conn: ConnId) -> bool {
+        self.held_back.remove(&conn)
+    }
+
+    /// Whether any session's message waits until its last one is written.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.held_back.is_empty()
     }
 
     /// Whether the agent waits for a welcome, or was welcomed and is expected to report soon.
