@@ -41,11 +41,11 @@ pub enum Event {
         /// When it was asked.
         asked_at: Moment,
     },
-    /// Leadership is over; the new leader's address, where it is known. Also says, at any time,
-    /// that another replica leads.
+    /// Leadership is over; the new leader, where it is known. Also says, at any time, that another
+    /// replica leads.
     Deposed {
         /// Where agents are sent.
-        leader: Option<String>,
+        leader: Option<KnownLeader>,
     },
     /// The platform has stored what these workers may hold, under this leader's epoch, and
     /// leadership was confirmed after that. It applies only to these accounts of the workers.
@@ -88,6 +88,15 @@ pub struct Elected {
     /// Namespaces that could not be read, whose workers are not in `exposed`: nothing is granted or
     /// freed there before [`Event::NamespacesRead`].
     pub unreadable: BTreeSet<String>,
+}
+
+/// Another replica that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownLeader {
+    /// Where agents reach it: HOST:PORT.
+    pub address: String,
+    /// Its epoch; `None` where the store of leadership does not show it.
+    pub epoch: Option<Epoch>,
 }
 
 /// Namespaces that a leader could not read when it was elected, and has read since.

@@ -11,6 +11,7 @@ use leasehold_types::{
 };
 
 use crate::desired::{Cluster, Desired, RolloutOrder};
+use crate::event::KnownLeader;
 
 /// A cluster in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -351,8 +352,8 @@ pub struct Explanation {
 pub enum Leadership {
     /// It leads this term.
     Leader(Epoch),
-    /// It stands by; the leader's address, where it is known.
-    Standby(Option<String>),
+    /// It stands by; the leader, where it is known.
+    Standby(Option<KnownLeader>),
 }
 
 /// Workers to add and remove, another budget and another desired state, for a plan that is not

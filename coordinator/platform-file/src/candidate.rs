@@ -298,8 +298,9 @@ impl TermStore for TermFiles {
         let Self { address: own, disk, held, .. } = self;
         unlock_at_end(held, until);
         let latest = blocking(move || disk.epochs.latest()).await.ok().flatten();
-        let address = latest.and_then(|latest| latest.claim).map(|claim| claim.address);
-        Successor { address: address.filter(|address| *address != own), epoch: None }
+        let Some(EpochState { epoch, claim, .. }) = latest else { return Successor::default() };
+        let address = claim.map(|claim| claim.address).filter(|address| *address != own);
+        Successor { address, epoch: Some(epoch) }
     }
 
     /// Closes the files, which unlocks them.

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Order;
-use leasehold_coordinator_core::event::{Elected, Event};
+use leasehold_coordinator_core::event::{Elected, Event, KnownLeader};
 use leasehold_coordinator_core::exposure::{AccountId, Entry, Exposure, SetScope, SetsVersion};
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
@@ -105,13 +105,18 @@ async fn registered(platform: &mut Platform) {
 }
 
 /// The leader of the next `Deposed` event.
-async fn deposed(platform: &mut Platform) -> Option<String> {
+async fn deposed(platform: &mut Platform) -> Option<KnownLeader> {
     let leader = |event| match event {
         Event::Deposed { leader } => Some(leader),
         Event::Elected(elected) => panic!("elected, epoch {}", elected.epoch),
         _ => None,
     };
     until(platform, leader).await
+}
+
+/// The replica of this name as the leader of this epoch.
+fn leader(name: &str, epoch: u64) -> Option<KnownLeader> {
+    Some(KnownLeader { address: format!("{name}:7400"), epoch: Some(Epoch(epoch)) })
 }
 
 /// Empties a platform's channel while a test watches another platform.
@@ -150,7 +155,7 @@ async fn the_standby_takes_over_at_once_when_the_leader_ends() {
         }
     }
     let a = drain(a);
-    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    assert_eq!(deposed(&mut b).await, leader("a", 1));
 
     a.abort();
     let second = elected(&mut b).await;
@@ -214,7 +219,7 @@ async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_onc
     slow.identity = "b".into();
     slow.address = "b:7400".into();
     let mut b = start(slow).await.unwrap();
-    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    assert_eq!(deposed(&mut b).await, leader("a", 41));
     let (done, is_done) = oneshot::channel();
     a.commands.send(Command::Resign(done)).await.unwrap();
     let _a = drain(a);
@@ -234,7 +239,7 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
     let last_renewal = clock::now();
 
     let mut b = start(settings.clone()).await.unwrap();
-    assert_eq!(deposed(&mut b).await.as_deref(), Some("hung:7400"));
+    assert_eq!(deposed(&mut b).await, leader("hung", 7));
     let elected = elected(&mut b).await;
     assert_eq!(elected.epoch, Epoch(8));
     // The hung leader may grant until its last renewal expires by its own clock.
@@ -263,8 +268,8 @@ async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
             Event::Registered(registered) => {
                 panic!("{registered:?} registered by a deposed leader")
             }
-            Event::Deposed { leader } => {
-                assert_eq!(leader.as_deref(), Some("b:7400"));
+            Event::Deposed { leader: successor } => {
+                assert_eq!(successor, leader("b", 2));
                 break;
             }
             _ => {}
@@ -371,7 +376,7 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     registered(&mut a).await;
     let mut b = start(settings_of("b")).await.unwrap();
-    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    assert_eq!(deposed(&mut b).await, leader("a", 1));
     let state_dir = settings_of("a").state_dir;
     fs::rename(&state_dir, folder.join("removed")).unwrap();
     assert_eq!(deposed(&mut a).await, None);

@@ -13,7 +13,7 @@ use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, LeadSettings, Listing, Namespaces, RenewalOutcome,
     TermTaken,
 };
-use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::event::{Event, KnownLeader};
 use leasehold_types::{Epoch, Moment};
 use tokio::sync::{mpsc, oneshot};
 
@@ -119,7 +119,7 @@ pub struct CampaignContext {
     /// The highest epoch that this process knows of: the next must be above it.
     above: Epoch,
     /// The leader that was last sent to the driver since this replica stands by.
-    notified: Option<Option<String>>,
+    notified: Option<Option<KnownLeader>>,
 }
 
 /// Logs the errors of stores; repetitions of the last error are dropped.
@@ -153,26 +153,27 @@ impl CampaignContext {
         self.above = self.above.max(epoch.unwrap_or_default());
     }
 
-    /// Notifies the driver of the leader when it has changed.
+    /// Notifies the driver of the leader when its address or its epoch has changed.
     ///
     /// # Errors
     /// If the driver has ended.
     pub async fn notify_leader(
         &mut self,
-        leader: Option<String>,
+        address: Option<String>,
         holder: Option<&str>,
         epoch: Option<Epoch>,
     ) -> Result<(), Stopped> {
+        let leader = known_leader(address.clone(), epoch);
         if self.notified.as_ref() == Some(&leader) {
             return Ok(());
         }
         self.notified = Some(leader.clone());
         let epoch = epoch.map(|epoch| epoch.0);
-        tracing::info!(leader, holder, epoch, "another replica leads");
+        tracing::info!(leader = address, holder, epoch, "another replica leads");
         self.depose(leader).await
     }
 
-    async fn depose(&self, leader: Option<String>) -> Result<(), Stopped> {
+    async fn depose(&self, leader: Option<KnownLeader>) -> Result<(), Stopped> {
         self.events.send(Event::Deposed { leader }).await.map_err(|_| Stopped)
     }
 }
@@ -248,7 +249,12 @@ async fn lead<T: TermStore, E: ExposureStore>(
     };
     let successor = terms.on_lost(reason, until).await;
     context.raise_above(successor.epoch);
-    context.depose(successor.address).await
+    context.depose(known_leader(successor.address, successor.epoch)).await
+}
+
+/// A leader to which agents can be sent; `None` without an address.
+fn known_leader(address: Option<String>, epoch: Option<Epoch>) -> Option<KnownLeader> {
+    address.map(|address| KnownLeader { address, epoch })
 }
 
 /// Releases a term; if that fails, it expires by itself.
@@ -274,5 +280,35 @@ pub async fn if_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_driver_is_notified_once_of_each_epoch_and_of_a_leader_whose_epoch_is_unknown() {
+        let (events, mut notified) = mpsc::channel(8);
+        let (_commands, commands) = mpsc::channel(1);
+        let (_ready, ready) = oneshot::channel();
+        let errors = StoreErrors::new(false, "the store works again");
+        let mut context = CampaignContext::new(events, commands, Arc::default(), ready, errors);
+        let [first, second] = [Some(Epoch(7)), Some(Epoch(8))];
+        for epoch in [None, first, first, second] {
+            context.notify_leader(Some("a:7400".into()), None, epoch).await.expect("a driver");
+        }
+        drop(context);
+        let mut epochs = Vec::new();
+        while let Some(event) = notified.recv().await {
+            match event {
+                Event::Deposed { leader: Some(KnownLeader { address, epoch }) } => {
+                    assert_eq!(address, "a:7400");
+                    epochs.push(epoch);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(epochs, [None, first, second]);
     }
 }

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::event::KnownLeader;
 use leasehold_coordinator_core::view::{Leadership, Presence};
 use leasehold_driver::access::{Access, Permission, Subject};
 use leasehold_driver::log_limit::LogLimit;
@@ -77,8 +78,8 @@ struct SharedLists {
     classes: SharedLook<Listed<proto::Class>>,
 }
 
-/// All of a kind, or the leader's address where another replica leads.
-type Listed<T> = Result<Vec<T>, Option<String>>;
+/// All of a kind, or the leader where another replica leads.
+type Listed<T> = Result<Vec<T>, Option<KnownLeader>>;
 
 impl Admin {
     /// The service over a driver; `access` authorizes the callers, of whom those of one namespace

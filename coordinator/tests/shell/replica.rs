@@ -10,7 +10,7 @@ use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::Order;
-use leasehold_coordinator_core::event::{Elected, Event, Renewed};
+use leasehold_coordinator_core::event::{Elected, Event, KnownLeader, Renewed};
 use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::freshness::Freshness;
@@ -138,8 +138,10 @@ impl Replica {
         self.send(Event::Elected(elected)).await;
     }
 
+    /// Another replica leads, in an epoch that the platform does not know.
     pub(crate) async fn depose(&self, leader: &str) {
-        self.send(Event::Deposed { leader: Some(leader.into()) }).await;
+        let leader = KnownLeader { address: leader.into(), epoch: None };
+        self.send(Event::Deposed { leader: Some(leader) }).await;
     }
 
     /// Stops the replica as a signal would. Returns whether it released leadership.

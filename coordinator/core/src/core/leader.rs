@@ -57,7 +57,7 @@ use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 use super::Core;
 use super::replica::ReplicaState;
 use crate::effect::{Notice, Order, Wakeup};
-use crate::event::{Elected, Renewed};
+use crate::event::{Elected, KnownLeader, Renewed};
 use crate::ledger::Ledger;
 use crate::observed::Worker;
 use clusters::Clusters;
@@ -306,11 +306,12 @@ impl Leader {
 
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
-    pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<ReplicaState> {
+    pub(super) fn end(self: Box<Self>, leader: Option<&KnownLeader>) -> Box<ReplicaState> {
         let Self { mut replica, ledger, sessions, goodbyes, sliced_tasks, plans, .. } = *self;
         let epoch = ledger.epoch();
         for conn in sessions.into_conns().chain(goodbyes.into_conns()) {
-            let reason = RefusalReason::NotLeader(leader.clone());
+            let address = leader.map(|leader| leader.address.clone());
+            let reason = RefusalReason::NotLeader(address);
             replica.refuse(conn, reason, "this replica no longer leads".into());
         }
         for (set, spec) in sliced_tasks.into_sets().chain(plans.into_sets()) {

@@ -15,15 +15,15 @@ use super::turn_budget::STEP;
 use super::{Core, Role};
 use crate::desired::Desired;
 use crate::effect::Notice;
-use crate::event::{ConnId, Elected, NamespacesRead, Renewed};
+use crate::event::{ConnId, Elected, KnownLeader, NamespacesRead, Renewed};
 use crate::ledger::Ledger;
 
 /// A replica that does not lead.
 #[derive(Clone, Debug)]
 pub(super) struct Standby {
     pub(super) replica: Box<ReplicaState>,
-    /// The leader's address, where it is known.
-    pub(super) leader: Option<String>,
+    /// The leader, where it is known.
+    pub(super) leader: Option<KnownLeader>,
 }
 
 /// A replica that has taken a term. It leads once the manifest is in force and every registered
@@ -47,9 +47,9 @@ pub(super) struct StartingLeader {
 
 impl Core {
     /// Another replica may lead from now on: ends the term, if there is one.
-    pub(super) fn become_standby(&mut self, leader: Option<String>) {
+    pub(super) fn become_standby(&mut self, leader: Option<KnownLeader>) {
         self.change_role(|role| {
-            let replica = role.end_term(&leader);
+            let replica = role.end_term(leader.as_ref());
             Role::Standby(Standby { replica, leader })
         });
     }
@@ -58,7 +58,7 @@ impl Core {
     /// little is to be read first.
     pub(super) fn become_starting(&mut self, elected: Elected, now: Moment) {
         self.change_role(|role| {
-            let mut replica = role.end_term(&None);
+            let mut replica = role.end_term(None);
             let slice = replica.config().slice;
             replica.budget_mut().allow(slice);
             Role::Starting(Box::new(StartingLeader::new(replica, elected)))
@@ -96,7 +96,7 @@ impl Core {
 
 impl Role {
     /// Ends the term, if there is one; returns what outlives it.
-    fn end_term(self, leader: &Option<String>) -> Box<ReplicaState> {
+    fn end_term(self, leader: Option<&KnownLeader>) -> Box<ReplicaState> {
         match self {
             Self::Standby(standby) => standby.replica,
             Self::Starting(starting) => {
@@ -112,7 +112,8 @@ impl Role {
 impl Standby {
     /// Sends an agent to the leader, or to look for one.
     pub(super) fn refuse(&mut self, conn: ConnId) {
-        let reason = RefusalReason::NotLeader(self.leader.clone());
+        let address = self.leader.as_ref().map(|leader| leader.address.clone());
+        let reason = RefusalReason::NotLeader(address);
         self.replica.refuse(conn, reason, "this replica does not lead".into());
     }
 }

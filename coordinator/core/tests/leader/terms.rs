@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, KnownLeader, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
@@ -73,11 +73,12 @@ fn a_term_that_is_lost_before_it_begins_never_does() {
     core.handle(Event::Desired(Arc::new(desired(STREAMS))), now);
     core.handle(Event::Elected(elected(now)), now);
     core.settle(now, now);
-    core.handle(Event::Deposed { leader: Some("b:7400".into()) }, now);
+    let leader = KnownLeader { address: "b:7400".into(), epoch: Some(Epoch(5)) };
+    core.handle(Event::Deposed { leader: Some(leader.clone()) }, now);
     while core.has_more() {
         core.settle(now, now);
     }
-    assert_eq!(core.leadership(), Leadership::Standby(Some("b:7400".into())));
+    assert_eq!(core.leadership(), Leadership::Standby(Some(leader)));
     assert_eq!(core.poll_effect(), None, "no notice says that it leads");
 }
 

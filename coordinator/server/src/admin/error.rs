@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::event::KnownLeader;
 use leasehold_driver::access::Denied;
 use leasehold_driver::port::OrderError;
 use leasehold_proto::NOT_LEADING_MESSAGE;
@@ -17,7 +18,7 @@ use crate::grpc::credentials::{Unauthorized, status_of};
 pub(super) enum AdminError {
     /// Another replica leads.
     #[error("{NOT_LEADING_MESSAGE}; {}", leader(.0))]
-    NotLeading(Option<String>),
+    NotLeading(Option<KnownLeader>),
     /// A field of the request is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -93,9 +94,9 @@ impl AdminError {
     }
 }
 
-fn leader(address: &Option<String>) -> String {
-    match address {
-        Some(address) => format!("the leader is at {address}"),
+fn leader(known: &Option<KnownLeader>) -> String {
+    match known {
+        Some(leader) => format!("the leader is at {}", leader.address),
         None => "the leader is unknown".into(),
     }
 }

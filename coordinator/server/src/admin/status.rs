@@ -24,7 +24,9 @@ impl StatusSource {
     pub(super) fn status(&self) -> proto::GetStatusResponse {
         let (epoch, leader_address) = match self.handle.view.leadership() {
             Leadership::Leader(epoch) => (epoch.0, String::new()),
-            Leadership::Standby(leader) => (0, leader.unwrap_or_default()),
+            Leadership::Standby(leader) => {
+                (0, leader.map(|leader| leader.address).unwrap_or_default())
+            }
         };
         let now = clock::now();
         let (own, cell) = (self.replicas.own(), self.replicas.cell());

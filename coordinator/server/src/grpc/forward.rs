@@ -154,7 +154,7 @@ impl Shared {
             return None;
         }
         match self.handle.view.leadership() {
-            Leadership::Standby(leader) => leader,
+            Leadership::Standby(leader) => leader.map(|leader| leader.address),
             Leadership::Leader(_) => None,
         }
     }

@@ -340,7 +340,8 @@ fn worker_in(hello: &Hello) -> WorkerKey {
 fn redirect(leadership: Leadership) -> Refusal {
     let (reason, message) = match leadership {
         Leadership::Standby(leader) => {
-            (RefusalReason::NotLeader(leader), "this replica is not the leader")
+            let address = leader.map(|leader| leader.address);
+            (RefusalReason::NotLeader(address), "this replica is not the leader")
         }
         Leadership::Leader(_) => (RefusalReason::GoAway, "leadership is changing: dial again"),
     };

@@ -106,7 +106,8 @@ fn response(leadership: Leadership, own_address: &str) -> WatchLeaderResponse {
             WatchLeaderResponse { leader: own_address.to_owned(), epoch: epoch.0 }
         }
         Leadership::Standby(leader) => {
-            WatchLeaderResponse { leader: leader.unwrap_or_default(), epoch: 0 }
+            let leader = leader.map(|leader| leader.address).unwrap_or_default();
+            WatchLeaderResponse { leader, epoch: 0 }
         }
     }
 }

@@ -10,7 +10,7 @@ use leasehold_coordinator_core::campaign::{
     StoreRequest, TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
-use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::event::{Event, KnownLeader};
 use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
 use crate::system::clock::{MS, Real};
@@ -319,13 +319,14 @@ impl World {
             election.seen = Some((version, now));
         }
         if election.term().is_some_and(|(term, _)| term < epoch) {
-            self.deposed(replica, owner);
+            self.deposed(replica, owner.map(|owner| (owner, epoch)));
             return;
         }
         let leads = election.lead.is_some();
         if !leads && election.leader != owner && owner != Some(replica) {
             election.leader = owner;
-            self.core_event(replica, Event::Deposed { leader: owner.map(address) });
+            let leader = owner.map(|owner| known_leader(owner, epoch));
+            self.core_event(replica, Event::Deposed { leader });
         }
         let election = &self.replicas[replica].election;
         let Some((version, since)) = election.seen else { return };
@@ -429,12 +430,13 @@ impl World {
         self.drive_lead(replica);
     }
 
-    fn deposed(&mut self, replica: usize, leader: Option<usize>) {
+    fn deposed(&mut self, replica: usize, leader: Option<(usize, Epoch)>) {
         let election = &mut self.replicas[replica].election;
         election.lead = None;
-        election.leader = leader;
+        election.leader = leader.map(|(leader, _)| leader);
         election.asked.clear();
-        let leader = leader.filter(|leader| *leader != replica).map(address);
+        let leader = leader.filter(|(leader, _)| *leader != replica);
+        let leader = leader.map(|(leader, epoch)| known_leader(leader, epoch));
         self.core_event(replica, Event::Deposed { leader });
     }
 
@@ -476,4 +478,8 @@ impl World {
         }
         self.drive_lead(replica);
     }
+}
+
+fn known_leader(replica: usize, epoch: Epoch) -> KnownLeader {
+    KnownLeader { address: address(replica), epoch: Some(epoch) }
 }
