@@ -276,9 +276,9 @@ impl Driver {
     fn handle_successor(&mut self, successor: Successor) {
         let now = clock::now();
         self.wake(now);
-        let Successor { over, leader } = successor;
+        let Successor { over, leader, epoch } = successor;
         if self.holder.handle_successor(over, leader.clone(), now) {
-            tracing::info!(leader, "another replica leads now");
+            tracing::info!(leader, epoch = epoch.0, "another replica leads now");
         }
     }
 

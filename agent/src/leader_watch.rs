@@ -1,10 +1,11 @@
 //! Follows who leads at another replica than the leader. A leader that hangs ends no connection:
 //! its agents would notice by their keepalives, and this way they learn of its successor as soon as
-//! there is one. It is a hint: without it an agent only takes longer.
+//! there is one. A leader is the successor if its epoch is above that of the agent's link, and its
+//! address another. It is a hint: without it an agent only takes longer.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use leasehold_proto::coordinator::v1::leader_service_client::LeaderServiceClient;
 use leasehold_proto::coordinator::v1::{WatchLeaderRequest, WatchLeaderResponse};
 use leasehold_types::{CellId, Epoch, LinkNumber, WorkerKey};
@@ -46,7 +47,7 @@ pub struct WelcomedLink {
     pub number: LinkNumber,
     /// The coordinator's address, as it was dialled.
     pub address: String,
-    /// The leader's term.
+    /// The leader's epoch.
     pub epoch: Epoch,
     /// The agent's cell.
     pub cell: Option<CellId>,
@@ -59,6 +60,8 @@ pub struct Successor {
     pub over: LinkNumber,
     /// Where the new leader is reached: HOST:PORT.
     pub leader: String,
+    /// The new leader's epoch.
+    pub epoch: Epoch,
 }
 
 /// Follows who leads until this is dropped.
@@ -78,8 +81,15 @@ impl LeaderWatch {
     ) -> (Self, mpsc::Receiver<Successor>) {
         let (welcomed, welcomed_seen) = watch::channel(None);
         let (successors, successors_seen) = mpsc::channel(SUCCESSORS_MAX);
-        let watcher =
-            Watcher { worker, coordinators, next: 0, connect, welcomed: welcomed_seen, successors };
+        let watcher = Watcher {
+            worker,
+            coordinators,
+            next: 0,
+            connect,
+            welcomed: welcomed_seen,
+            successors,
+            reported: None,
+        };
         (Self { welcomed, task: tokio::spawn(watcher.run()) }, successors_seen)
     }
 
@@ -103,6 +113,8 @@ struct Watcher<C> {
     connect: C,
     welcomed: watch::Receiver<Option<WelcomedLink>>,
     successors: mpsc::Sender<Successor>,
+    /// The link whose successor was reported last, and the epoch of that successor.
+    reported: Option<(LinkNumber, Epoch)>,
 }
 
 impl<C: Connect + Sync> Watcher<C> {
@@ -126,6 +138,7 @@ impl<C: Connect + Sync> Watcher<C> {
             match self.watch(&address).await {
                 Ok(successor) => {
                     tracing::debug!(asked = address, ?successor, "another replica leads now");
+                    self.reported = Some((successor.over, successor.epoch));
                     if self.successors.send(successor).await.is_err() {
                         return;
                     }
@@ -152,7 +165,7 @@ impl<C: Connect + Sync> Watcher<C> {
         address
     }
 
-    /// Follows who leads, as the replica at `address` knows it, until that changes.
+    /// Follows who leads, as the replica at `address` knows it, until a successor leads.
     async fn watch(&mut self, address: &str) -> anyhow::Result<Successor> {
         let connected = timeout(TIMEOUT, self.connect.connect(address)).await;
         let Connection { channel, authorization } =
@@ -170,33 +183,32 @@ impl<C: Connect + Sync> Watcher<C> {
             LeaderServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         let answer = timeout(TIMEOUT, client.watch_leader(request)).await.context("no answer")?;
         let mut responses = answer?.into_inner();
-        // The leader that the link leads to, as this replica names it.
-        let mut known: Option<String> = None;
+        let mut newest = WatchLeaderResponse::default();
         loop {
+            let epoch = Epoch(newest.epoch);
+            let leads_elsewhere = !newest.leader.is_empty() && newest.leader != link.address;
+            if leads_elsewhere && epoch > self.newest_epoch(&link) {
+                return Ok(Successor { over: link.number, leader: newest.leader, epoch });
+            }
             tokio::select! {
                 biased;
                 response = responses.message() => {
-                    let response = response?.context("the replica has ended the stream")?;
-                    let WatchLeaderResponse { leader, epoch } = response;
-                    let has_changed = match epoch {
-                        0 if leader.is_empty() => continue,
-                        0 => known.replace(leader.clone()).is_some_and(|known| known != leader),
-                        epoch if Epoch(epoch) > link.epoch => true,
-                        _ => bail!("this replica is the leader"),
-                    };
-                    if has_changed && leader != link.address {
-                        return Ok(Successor { over: link.number, leader });
-                    }
+                    newest = response?.context("the stream has ended: the replica leads or stops")?;
                 }
                 changed = self.welcomed.changed() => {
                     changed.context("the agent ends")?;
-                    let before = std::mem::replace(&mut link, self.link()?);
-                    if link.epoch != before.epoch {
-                        // This replica may not know of that leader yet.
-                        known = None;
-                    }
+                    link = self.link()?;
                 }
             }
+        }
+    }
+
+    /// A successor's epoch is above this: that of the link's leader, or of the successor that was
+    /// reported for the link.
+    fn newest_epoch(&self, link: &WelcomedLink) -> Epoch {
+        match self.reported {
+            Some((over, epoch)) if over == link.number => epoch,
+            Some(_) | None => link.epoch,
         }
     }
 

@@ -29,7 +29,7 @@ pub struct WatchLeaderResponse {
     /// Where agents reach the leader, as HOST:PORT; empty if none is known.
     #[prost(string, tag = "1")]
     pub leader: ::prost::alloc::string::String,
-    /// The term that the replica which answers leads; 0 if another one leads, or none.
+    /// The leader's epoch; 0 if it is unknown. A later leader has a higher one.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
 }
@@ -128,7 +128,7 @@ pub mod leader_service_client {
             self
         }
         /// Who leads, as this replica knows it: one response now, then one at each change. The stream ends
-        /// after the response that this replica leads.
+        /// after a response that names this replica itself.
         pub async fn watch_leader(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchLeaderRequest>,
@@ -181,7 +181,7 @@ pub mod leader_service_server {
             + std::marker::Send
             + 'static;
         /// Who leads, as this replica knows it: one response now, then one at each change. The stream ends
-        /// after the response that this replica leads.
+        /// after a response that names this replica itself.
         async fn watch_leader(
             &self,
             request: tonic::Request<super::WatchLeaderRequest>,

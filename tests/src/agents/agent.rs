@@ -229,7 +229,7 @@ impl Driver {
             let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
             tokio::select! {
                 Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
-                Some(Successor { over, leader }) = self.successors.recv() => {
+                Some(Successor { over, leader, .. }) = self.successors.recv() => {
                     self.holder.handle_successor(over, leader, now());
                 }
                 Some(order) = orders.recv() => self.obey(order),

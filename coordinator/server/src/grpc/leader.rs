@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::{once, unfold};
+use leasehold_coordinator_core::event::KnownLeader;
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::access::{ACCESS_TIMEOUT, Permission};
 use leasehold_driver::keyed_limit::{KeyedLimit, KeyedPermit};
@@ -18,7 +19,7 @@ use leasehold_driver::port::SessionPort;
 use leasehold_driver::replicas::Replicas;
 use leasehold_proto::coordinator::v1::leader_service_server::{LeaderService, LeaderServiceServer};
 use leasehold_proto::coordinator::v1::{WatchLeaderRequest, WatchLeaderResponse};
-use leasehold_types::WorkerKey;
+use leasehold_types::{Epoch, WorkerKey};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
@@ -94,22 +95,21 @@ impl LeaderStream {
             stream.leadership.changed().await.ok()?;
         }
         let leadership = stream.leadership.borrow_and_update().clone();
+        let is_last = matches!(leadership, Leadership::Leader(_));
         let response = response(leadership, &stream.own_address);
-        let is_last = response.epoch > 0;
         Some((Ok(response), (!is_last).then_some(stream)))
     }
 }
 
 fn response(leadership: Leadership, own_address: &str) -> WatchLeaderResponse {
-    match leadership {
-        Leadership::Leader(epoch) => {
-            WatchLeaderResponse { leader: own_address.to_owned(), epoch: epoch.0 }
+    let (leader, Epoch(epoch)) = match leadership {
+        Leadership::Leader(epoch) => (own_address.to_owned(), epoch),
+        Leadership::Standby(Some(KnownLeader { address, epoch })) => {
+            (address, epoch.unwrap_or_default())
         }
-        Leadership::Standby(leader) => {
-            let leader = leader.map(|leader| leader.address).unwrap_or_default();
-            WatchLeaderResponse { leader, epoch: 0 }
-        }
-    }
+        Leadership::Standby(None) => Default::default(),
+    };
+    WatchLeaderResponse { leader, epoch }
 }
 
 #[tonic::async_trait]
