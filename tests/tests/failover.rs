@@ -5,15 +5,20 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
+use leasehold_agent::leader_watch::{Connect, Connection, LeaderWatch, Successor, WelcomedLink};
+use leasehold_types::{Epoch, LinkNumber, WorkerKey};
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::answers::{lease, metric, shows};
 use tests::command_line::CommandLine;
 use tests::process::{
-    Agent, Coordinator, Process, Replica, eventually, free_address, get, throughout,
+    Agent, Coordinator, HANG, Process, Replica, eventually, free_address, get, throughout,
 };
 use tests::slow_disk::SlowDisk;
 use tests::toolbox;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
 
 /// The epoch in the documented command.
 const NAMED_EPOCH: &str = "1764230400482913";
@@ -102,6 +107,40 @@ fn agents_leave_a_leader_that_hangs_as_soon_as_there_is_another() {
         assert!(log.contains(&told) && !log.contains("keep-alive timed out"), "{log}");
     }
     assert!(shows(second.http, "leasehold_leader_watches 0").is_some(), "they have sessions now");
+}
+
+/// An agent may reach a standby so late that its leader already has a successor.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_leaves_its_leader_if_the_first_answer_names_the_successor() {
+    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let begun = first_epoch(first.http);
+    let second = first.standby();
+    eventually("the standby", || get(second.http, "/readyz").filter(|(status, _)| *status == 200));
+    first.process.signal(Signal::STOP);
+    eventually("a second leader", || leads(second.http, begun + 1));
+    let addresses = [free_address(), free_address()];
+    let third = Replica::start_at(first.folder(), "third", addresses, &[]);
+
+    let worker = WorkerKey {
+        cluster: "builds".parse().expect("a cluster's name"),
+        worker: "w-0".parse().expect("a worker's name"),
+    };
+    let coordinators = vec![third.grpc.to_string()];
+    let (watch, mut successors) = LeaderWatch::start(worker, coordinators, PlainText);
+    let link = |number, leader: SocketAddr, epoch| WelcomedLink {
+        number: LinkNumber(number),
+        address: leader.to_string(),
+        epoch: Epoch(epoch),
+        cell: None,
+    };
+    watch.set_welcomed(link(1, first.grpc, begun));
+    assert_eq!(next(&mut successors).await, (1, second.grpc.to_string(), begun + 1));
+
+    // On a link to the second leader, only a later one is a successor.
+    watch.set_welcomed(link(2, second.grpc, begun + 1));
+    eventually("the agent to follow", || shows(third.http, "leasehold_leader_watches 1"));
+    second.process.signal(Signal::STOP);
+    assert_eq!(next(&mut successors).await, (2, third.grpc.to_string(), begun + 2));
 }
 
 /// The order is answered once the next leader knows, too, that the worker is gone, however slow the
@@ -285,6 +324,23 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     for replica in &again {
         assert_eq!(get(replica.http, "/readyz").expect("it answers").0, 200);
     }
+}
+
+/// Connects without TLS and without a token.
+struct PlainText;
+
+impl Connect for PlainText {
+    async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
+        Ok(Connection { channel, authorization: None })
+    }
+}
+
+/// The next successor: the number of the link that it is over, its address and its epoch.
+async fn next(successors: &mut mpsc::Receiver<Successor>) -> (u64, String, u64) {
+    let successor = timeout(HANG, successors.recv()).await.expect("a successor in time");
+    let Successor { over, leader, epoch } = successor.expect("the agent follows");
+    (over.0, leader, epoch.0)
 }
 
 /// Waits until the replica leads the first epoch of its state folder; returns that.

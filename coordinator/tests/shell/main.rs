@@ -8,6 +8,7 @@ mod command;
 mod followers;
 mod forward;
 mod http;
+mod leader;
 mod leases;
 mod replica;
 mod scaler;
