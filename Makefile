@@ -136,7 +136,7 @@ IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 .PHONY: bench
 ifeq ($(BENCH),)
 bench: ## One report of every figure that has a goal, in target/bench, or one benchmark; DOCUMENT=1 renews docs/PERFORMANCE.md. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
-	@$(MAKE) tools TOOLS=kubernetes
+	@$(MAKE) tools TOOLS="kubernetes kafka"
 	$(call say,building the coordinator and the report as $(PROFILE) (release takes some minutes))
 	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
 	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bin bench_report
@@ -209,7 +209,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
