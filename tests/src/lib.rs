@@ -24,5 +24,6 @@ pub mod report;
 pub mod runbooks;
 pub mod session;
 pub mod slow_disk;
+pub mod stream_fleet;
 pub mod toolbox;
 pub mod tracked_files;

@@ -3,6 +3,7 @@
 //!
 //! **Invariant**: peers are measured in the run that they are compared in, in turn with the edits.
 
+mod assignors;
 mod broadcast;
 mod document;
 mod environment;

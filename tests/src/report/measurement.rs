@@ -1,9 +1,12 @@
-//! What a report measures, in order: fleets of growing size, then one with many streams.
+//! What a report measures, in order: fleets of growing size, then one with many streams, then
+//! assignments without a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use tokio::task::block_in_place;
 
+use super::assignors::{AssignmentFigures, Assignments};
 use super::broadcast::{self, Broadcast};
 use super::environment::Environment;
 use super::etcd::Etcd;
@@ -30,6 +33,7 @@ const MOVED: [(usize, f64); 2] = [(AGENTS_SMALL, 0.0), (AGENTS, 0.0)];
 const LONGEST_FAILOVER_S: [(usize, f64); 1] = [(AGENTS, 5.0)];
 const AGENT_KIB: [(usize, f64); 2] = [(AGENTS, 20.0), (AGENTS_LARGE, 20.0)];
 const IDLE_PERCENT: [(usize, f64); 1] = [(AGENTS_SMALL, 0.5)];
+const NEEDLESS_MOVES: [(usize, f64); 1] = [(AGENTS_SMALL, 0.0)];
 /// The same for a number of streams.
 const OWNED_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
 const KILL_WITH_STREAMS_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
@@ -82,6 +86,10 @@ impl Measurement {
             let mut fleet = Fleet::start(small, streams_max, settle);
             let measured = self.many_streams(&mut fleet).await;
             self.end(fleet, measured).await;
+        }
+        if self.wants(11) {
+            let measured = self.assignments().await;
+            self.failures.extend(measured.err().map(|error| format!("{error:#}")));
         }
     }
 
@@ -297,6 +305,30 @@ impl Measurement {
             self.sample(name("kill -9"), renewed);
         }
         Ok(())
+    }
+
+    /// Row 11: assignments without a fleet.
+    async fn assignments(&mut self) -> Result<()> {
+        let Sizes { small, streams_assigned: streams, rounds: runs, .. } = self.sizes;
+        // Where one leaves, another one stays.
+        let workers = small.max(2);
+        let what = format!("where {} streams go when one leaves or joins", shown(streams));
+        begin(11, workers, &what);
+        let assignments = Assignments { workers, streams, runs };
+        let planned = block_in_place(|| assignments.plan());
+        self.add_assignments(planned, goal(&NEEDLESS_MOVES, workers));
+        let asked = assignments.ask_kafka().await?;
+        self.add_assignments(asked.unwrap_or_default(), None);
+        Ok(())
+    }
+
+    /// Two lines for each assignment; the goal is that of the needless moves.
+    fn add_assignments(&mut self, assignments: Vec<AssignmentFigures>, most: Option<f64>) {
+        for AssignmentFigures { name, time_ms, needless_moves } in assignments {
+            let moves = format!("{name}, needless moves");
+            self.add(11, name, Unit::Milliseconds, time_ms, None);
+            self.add(11, moves, Unit::Count, needless_moves, most);
+        }
     }
 
     /// First, p50 and all of the same pushes; the goal is that of all.

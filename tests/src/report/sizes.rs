@@ -12,6 +12,8 @@ pub(super) const AGENTS_SMALL: usize = 1_000;
 /// One more fleet, for the plot over sizes.
 const AGENTS_BETWEEN: usize = 5_000;
 pub(super) const STREAMS: usize = 1_000_000;
+/// The streams that are assigned without a fleet.
+const STREAMS_ASSIGNED: usize = 100_000;
 /// Connections for each agent of the fleet that is compared: its session, the one by which it
 /// follows who leads, and one of each of two peers.
 const CONNECTIONS_PER_AGENT: usize = 4;
@@ -29,7 +31,9 @@ pub(super) struct Sizes {
     pub(super) between: usize,
     /// The streams of the fleet that has many.
     pub(super) streams: usize,
-    /// How often each edit is made.
+    /// The streams that are assigned without a fleet.
+    pub(super) streams_assigned: usize,
+    /// How often each edit and each assignment is made.
     pub(super) rounds: usize,
     /// How often one fleet's leader is killed in a row.
     pub(super) failovers: usize,
@@ -47,6 +51,7 @@ impl Sizes {
             small: AGENTS_SMALL,
             between: AGENTS_BETWEEN,
             streams: STREAMS,
+            streams_assigned: STREAMS_ASSIGNED,
             rounds: 10,
             failovers: 100,
             idle: Duration::from_secs(20),
@@ -58,6 +63,7 @@ impl Sizes {
             small: 10,
             between: 20,
             streams: 1_000,
+            streams_assigned: 1_000,
             rounds: 2,
             failovers: 2,
             idle: Duration::from_secs(1),
