@@ -2,6 +2,7 @@
 //! slots.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::{mem, slice};
 
 use leasehold_types::{SetName, StreamKey, StreamName};
 
@@ -24,17 +25,27 @@ pub(crate) struct ClaimTable {
 #[derive(Clone, Debug)]
 struct Slot {
     stream: StreamKey,
-    claims: Vec<Claim>,
+    claims: StreamClaims,
+}
+
+/// The claims on one stream, in the order in which they began. Nearly all streams have one, which
+/// needs no memory beside the slot.
+#[derive(Clone, Debug, Default)]
+enum StreamClaims {
+    #[default]
+    None,
+    One(Claim),
+    Several(Vec<Claim>),
 }
 
 impl ClaimTable {
     pub(super) fn get(&self, stream: &StreamKey) -> &[Claim] {
-        self.slot(stream).map_or(&[], |slot| &self.slots[slot as usize].claims)
+        self.slot(stream).map_or(&[], |slot| self.slots[slot as usize].claims.as_slice())
     }
 
     pub(super) fn get_mut(&mut self, stream: &StreamKey) -> &mut [Claim] {
         match self.slot(stream) {
-            Some(slot) => &mut self.slots[slot as usize].claims,
+            Some(slot) => self.slots[slot as usize].claims.as_mut_slice(),
             None => &mut [],
         }
     }
@@ -60,12 +71,13 @@ impl ClaimTable {
         let hash = self.index.hash(stream);
         if let Some(slot) = self.slot_by(hash, stream) {
             let claims = &mut self.slots[slot as usize].claims;
-            let added = change(claims);
-            claims.extend(added);
+            if let Some(added) = change(claims.as_mut_slice()) {
+                claims.push(added);
+            }
             return;
         }
         let Some(claim) = change(&mut []) else { return };
-        let slot = Slot { stream: stream.clone(), claims: vec![claim] };
+        let slot = Slot { stream: stream.clone(), claims: StreamClaims::One(claim) };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -90,13 +102,13 @@ impl ClaimTable {
     pub(super) fn remove(
         &mut self,
         stream: &StreamKey,
-        mut which: impl FnMut(&Claim) -> bool,
+        which: impl FnMut(&Claim) -> bool,
     ) -> Vec<Claim> {
         let hash = self.index.hash(stream);
         let Some(at) = self.slot_by(hash, stream) else { return Vec::new() };
         let claims = &mut self.slots[at as usize].claims;
-        let removed: Vec<_> = claims.extract_if(.., |claim| which(claim)).collect();
-        if claims.is_empty() {
+        let removed = claims.remove(which);
+        if claims.as_slice().is_empty() {
             self.index.remove(hash, at);
             self.free.push(at);
             self.shares.remove(stream);
@@ -132,8 +144,8 @@ impl ClaimTable {
     ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
         let end = slots.end.min(self.slots.len());
         let slots = self.slots[slots.start.min(end)..end].iter();
-        let used = slots.filter(|slot| !slot.claims.is_empty());
-        used.map(|slot| (&slot.stream, slot.claims.as_slice()))
+        let claimed = slots.map(|slot| (&slot.stream, slot.claims.as_slice()));
+        claimed.filter(|(_, claims)| !claims.is_empty())
     }
 
     /// How many slots there are.
@@ -149,5 +161,57 @@ impl ClaimTable {
             self.index.remove(self.index.hash(&slot.stream), at);
         }
         !self.slots.is_empty()
+    }
+}
+
+impl StreamClaims {
+    fn as_slice(&self) -> &[Claim] {
+        match self {
+            Self::None => &[],
+            Self::One(claim) => slice::from_ref(claim),
+            Self::Several(claims) => claims,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Claim] {
+        match self {
+            Self::None => &mut [],
+            Self::One(claim) => slice::from_mut(claim),
+            Self::Several(claims) => claims,
+        }
+    }
+
+    fn push(&mut self, claim: Claim) {
+        *self = match mem::take(self) {
+            Self::None => Self::One(claim),
+            Self::One(first) => Self::Several(vec![first, claim]),
+            Self::Several(mut claims) => {
+                claims.push(claim);
+                Self::Several(claims)
+            }
+        };
+    }
+
+    /// Removes the claims for which `which` holds.
+    fn remove(&mut self, mut which: impl FnMut(&Claim) -> bool) -> Vec<Claim> {
+        match mem::take(self) {
+            Self::None => Vec::new(),
+            Self::One(claim) => {
+                if which(&claim) {
+                    return vec![claim];
+                }
+                *self = Self::One(claim);
+                Vec::new()
+            }
+            Self::Several(mut claims) => {
+                let removed = claims.extract_if(.., |claim| which(claim)).collect();
+                if claims.len() > 1 {
+                    *self = Self::Several(claims);
+                } else if let Some(last) = claims.pop() {
+                    *self = Self::One(last);
+                }
+                removed
+            }
+        }
     }
 }
