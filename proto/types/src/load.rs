@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::iter::Sum;
+use std::num::NonZeroU64;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
-/// Documents per second, in thousandths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Load(u64);
+/// Documents per second, in thousandths. The number is stored plus one, so that an optional load,
+/// as every lease has one, takes no more memory than a load.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Load(NonZeroU64);
 
 /// Why a number is not a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,16 +17,21 @@ pub struct InvalidLoad;
 
 impl Load {
     /// No load at all.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self::of(0);
     /// The largest load that a manifest may name: a thousand million documents per second.
-    pub const MAX: Self = Self(1_000_000_000_000);
+    pub const MAX: Self = Self::of(1_000_000_000_000);
+
+    /// A number of thousandths; what is above the most that can be stored counts as that.
+    const fn of(milli: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(milli))
+    }
 
     /// A number of thousandths of a document per second.
     ///
     /// # Errors
     /// [`InvalidLoad`] above [`Load::MAX`].
     pub fn from_milli(milli: u64) -> Result<Self, InvalidLoad> {
-        Some(Self(milli)).filter(|load| *load <= Self::MAX).ok_or(InvalidLoad)
+        Some(Self::of(milli)).filter(|load| *load <= Self::MAX).ok_or(InvalidLoad)
     }
 
     /// A number of documents per second.
@@ -38,26 +45,27 @@ impl Load {
     /// In thousandths of a document per second.
     #[must_use]
     pub fn milli(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// In documents per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "exact up to Load::MAX times nine thousand")]
     pub fn as_f64(self) -> f64 {
-        self.0 as f64 / 1_000.0
+        self.milli() as f64 / 1_000.0
     }
 
     /// What is left after `other` is taken away; nothing where that is more.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
+        Self::of(self.milli().saturating_sub(other.milli()))
     }
 
     /// `percent` of it, rounded down.
     #[must_use]
     pub fn percent(self, percent: u8) -> Self {
-        Self(self.0 / 100 * u64::from(percent) + self.0 % 100 * u64::from(percent) / 100)
+        let (milli, percent) = (self.milli(), u64::from(percent));
+        Self::of(milli / 100 * percent + milli % 100 * percent / 100)
     }
 }
 
@@ -66,7 +74,7 @@ impl Add for Load {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        Self::of(self.milli().saturating_add(other.milli()))
     }
 }
 
@@ -81,7 +89,8 @@ impl Sub for Load {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
-        Self(self.0.checked_sub(other.0).expect("a load is taken from what it was added to"))
+        let left = self.milli().checked_sub(other.milli());
+        Self::of(left.expect("a load is taken from what it was added to"))
     }
 }
 
@@ -97,9 +106,21 @@ impl Sum for Load {
     }
 }
 
+impl Default for Load {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Load").field(&self.milli()).finish()
+    }
+}
+
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (self.0 / 1_000, self.0 % 1_000);
+        let (whole, part) = (self.milli() / 1_000, self.milli() % 1_000);
         match part {
             0 => write!(f, "{whole}"),
             part => f.write_str(format!("{whole}.{part:03}").trim_end_matches('0')),
@@ -156,6 +177,14 @@ mod tests {
             "15".parse::<Load>().map(|load| load.percent(70).to_string()),
             Ok("10.5".into())
         );
-        assert_eq!(Load(u64::MAX).percent(100), Load(u64::MAX));
+        let most = Load::of(u64::MAX);
+        assert_eq!(most.percent(100), most);
+    }
+
+    #[test]
+    fn an_optional_load_takes_no_more_memory_than_a_load() {
+        assert_eq!(size_of::<Option<Load>>(), size_of::<Load>());
+        assert_eq!(Load::ZERO.milli(), 0);
+        assert!(Load::ZERO < Load::of(1) && Load::of(1) < Load::MAX);
     }
 }
