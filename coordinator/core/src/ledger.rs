@@ -15,6 +15,7 @@ mod stored_exposure;
 mod unreported;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use leasehold_types::{Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey};
 
@@ -150,7 +151,7 @@ impl Ledger {
         let shares = account.streams.iter().filter(|stream| stream.set.is_shares());
         let streams: BTreeSet<_> = shares.cloned().collect();
         for stream in &streams {
-            for claim in from.claims(stream).iter().filter(|claim| claim.worker == *key) {
+            for claim in from.claims(stream).iter().filter(|claim| *claim.worker == *key) {
                 self.claims.add(stream, claim.clone());
             }
         }
@@ -164,12 +165,13 @@ impl Ledger {
     /// Moves all that a worker may hold to another name.
     pub(crate) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
         self.unreported.rename(key, to);
-        let Some(account) = self.accounts.rename(key, to) else { return };
+        let to = Arc::new(to.clone());
+        let Some(account) = self.accounts.rename(key, &to) else { return };
         self.number_max = self.number_max.max(account.number);
         for stream in &account.streams {
             let claims = self.claims.get_mut(stream).iter_mut();
-            for claim in claims.filter(|claim| claim.worker == *key) {
-                claim.worker = to.clone();
+            for claim in claims.filter(|claim| *claim.worker == *key) {
+                claim.worker = Arc::clone(&to);
             }
         }
     }

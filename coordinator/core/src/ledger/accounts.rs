@@ -1,9 +1,9 @@
 //! All accounts of a term, and sums over them. Invariant: an account is changed only through a
 //! guard, which updates the sums when it is dropped.
 
-use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref, DerefMut};
+use std::sync::Arc;
 
 use leasehold_types::message::Jobs;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
@@ -14,7 +14,8 @@ use crate::exposure::AccountId;
 /// The accounts by worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accounts {
-    all: BTreeMap<WorkerKey, Account>,
+    /// A worker's claims share its key.
+    all: BTreeMap<Arc<WorkerKey>, Account>,
     sums: ClusterSums,
 }
 
@@ -68,7 +69,7 @@ impl Accounts {
     ) -> AccountMut<'a> {
         let mut before = PoolFacts::default();
         let sums = &mut self.sums;
-        let account = self.all.entry(key.clone());
+        let account = self.all.entry(Arc::new(key.clone()));
         let account =
             account.and_modify(|account| before = PoolFacts::of(account)).or_insert_with(new);
         AccountMut { key, before, account, sums }
@@ -81,10 +82,16 @@ impl Accounts {
     }
 
     /// Moves an account to another key that has none.
-    pub(super) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) -> Option<&Account> {
+    pub(super) fn rename(&mut self, key: &WorkerKey, to: &Arc<WorkerKey>) -> Option<&Account> {
         let account = self.remove(key)?;
         self.sums.record_change(to, PoolFacts::default(), PoolFacts::of(&account));
-        Some(self.all.entry(to.clone()).or_insert(account))
+        Some(self.all.entry(Arc::clone(to)).or_insert(account))
+    }
+
+    /// The key of a worker, to be shared with its claims.
+    pub(super) fn shared_key(&self, key: &WorkerKey) -> Arc<WorkerKey> {
+        let known = self.all.get_key_value(key);
+        known.map_or_else(|| Arc::new(key.clone()), |(key, _)| Arc::clone(key))
     }
 
     /// The id of a worker's present account.
@@ -113,8 +120,9 @@ impl Accounts {
             Some(worker) => Bound::Excluded(key(worker)),
             None => Bound::Included(key(&WorkerName::first())),
         };
-        let accounts = self.all.range((from, Bound::Unbounded));
-        accounts.take_while(move |(key, _)| key.cluster == *cluster)
+        let accounts = self.all.range::<WorkerKey, _>((from, Bound::Unbounded));
+        let accounts = accounts.take_while(move |(key, _)| key.cluster == *cluster);
+        accounts.map(|(key, account)| (&**key, account))
     }
 
     /// The accounts of the agents that had a worker's name before its present one.
@@ -123,13 +131,19 @@ impl Accounts {
         key: &'a WorkerKey,
     ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
         let first = key.former_first();
-        self.all.range(first..).take_while(move |(worker, _)| worker.present() == *key)
+        let accounts = self.all.range::<WorkerKey, _>(first..);
+        let former = accounts.take_while(move |(worker, _)| worker.present() == *key);
+        former.map(|(worker, account)| (&**worker, account))
     }
 
     /// The accounts of all clusters, after one of them or all.
-    pub(crate) fn after(&self, after: Option<&WorkerKey>) -> Range<'_, WorkerKey, Account> {
+    pub(crate) fn after<'a>(
+        &'a self,
+        after: Option<&'a WorkerKey>,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.all.range::<WorkerKey, _>((from, Bound::Unbounded))
+        let accounts = self.all.range::<WorkerKey, _>((from, Bound::Unbounded));
+        accounts.map(|(key, account)| (&**key, account))
     }
 
     /// Upper bound of the slots of a cluster that are in use.

@@ -1,5 +1,6 @@
 //! Claims: stream leases that may be in force. A stream is granted only while it has no claim.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{HeldStream, StreamState};
@@ -7,10 +8,11 @@ use leasehold_types::{GrantNumber, Incarnation, Load, Moment, StreamKey, Token, 
 
 use super::{Account, EndedLease, Ledger, faults};
 
-/// A stream lease that may be in force.
+/// A stream lease that may be in force. There may be a million of them: a claim shares the key of
+/// its worker with the account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) worker: WorkerKey,
+    pub(crate) worker: Arc<WorkerKey>,
     /// The agent that holds it.
     pub(crate) incarnation: Incarnation,
     pub(crate) token: Token,
@@ -21,13 +23,18 @@ pub(crate) struct Claim {
     /// The grant that named it; 0 where its agent has reported it.
     pub(crate) sent_in: GrantNumber,
     /// The newest report that lists it.
-    pub(crate) listed_in: Option<ReportNumber>,
+    pub(crate) listed_in: ReportNumber,
     pub(crate) phase: Phase,
 }
 
-/// Numbers the reports of a term.
+/// Numbers the reports of a term, from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportNumber(pub(super) u64);
+
+impl ReportNumber {
+    /// Stands for no report.
+    const NONE: Self = Self(0);
+}
 
 /// The phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +81,13 @@ impl Ledger {
 
     /// The claim that the worker's present agent has on a stream.
     pub(crate) fn claim(&self, stream: &StreamKey, key: &WorkerKey) -> Option<&Claim> {
-        self.claims(stream).iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
+        self.claims(stream).iter().find(|claim| *claim.worker == *key && !claim.is_orphaned())
     }
 
     /// The claim that the worker's present agent has on a stream goes on in this phase.
     pub(crate) fn set_phase(&mut self, stream: &StreamKey, key: &WorkerKey, phase: Phase) {
         let mut claims = self.claims.get_mut(stream).iter_mut();
-        let claim = claims.find(|claim| claim.worker == *key && !claim.is_orphaned());
+        let claim = claims.find(|claim| *claim.worker == *key && !claim.is_orphaned());
         if let Some(claim) = claim {
             claim.phase = phase;
         }
@@ -104,8 +111,8 @@ impl Ledger {
         let token = self.next_token();
         let sent_in =
             self.accounts.get(key).map_or(GrantNumber(0), |account| account.number.next());
-        let (worker, phase) = (key.clone(), Phase::Held);
-        let listed_in = None;
+        let (worker, phase) = (self.accounts.shared_key(key), Phase::Held);
+        let listed_in = ReportNumber::NONE;
         let claim = Claim { worker, incarnation, token, timeless, load, sent_in, listed_in, phase };
         self.add_claim(stream, claim);
         token
@@ -149,9 +156,9 @@ impl Ledger {
                 || Some(claim.incarnation) == absent.left
                 || faults::new_incarnation_frees()
         };
-        let is_absent = |claim: &Claim| claim.listed_in != Some(absent.report);
+        let is_absent = |claim: &Claim| claim.listed_in != absent.report;
         for claim in self.claims.get_mut(stream) {
-            let earlier = claim.worker == *key && claim.incarnation != incarnation;
+            let earlier = *claim.worker == *key && claim.incarnation != incarnation;
             if earlier && !own(claim) && is_absent(claim) {
                 let free_at = claim.free_at().unwrap_or(Moment::NEVER);
                 claim.phase = Phase::Orphaned { free_at: free_at.min(absent.orphans_end) };
@@ -179,6 +186,7 @@ impl Ledger {
         let (epoch, free_at) = (self.epoch, self.free_at(key));
         let is_known =
             self.account(key).is_some_and(|account| account.incarnation == Some(incarnation));
+        let worker = self.accounts.shared_key(key);
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
         // A stream that a predecessor revoked still counts as held; the snapshot that follows
@@ -192,7 +200,7 @@ impl Ledger {
             });
             self.claims.change_or_add(stream, |claims| {
                 let known =
-                    claims.iter_mut().find(|claim| claim.worker == *key && claim.token == *token);
+                    claims.iter_mut().find(|claim| *claim.worker == *key && claim.token == *token);
                 let Some(claim) = known else {
                     let ended = token.epoch == epoch || is_known;
                     let phase = if ended && !faults::holds_ended_lease_of_late_report() {
@@ -200,8 +208,8 @@ impl Ledger {
                     } else {
                         Phase::Held
                     };
-                    let (worker, token) = (key.clone(), *token);
-                    let (sent_in, listed_in) = (GrantNumber(0), Some(report));
+                    let (worker, token) = (Arc::clone(&worker), *token);
+                    let (sent_in, listed_in) = (GrantNumber(0), report);
                     listed += 1;
                     if let Some(account) = account.as_mut() {
                         account.claims(stream, timeless, load);
@@ -226,8 +234,8 @@ impl Ledger {
                 if claim.is_orphaned() {
                     claim.phase = Phase::Held;
                 }
-                listed += usize::from(claim.listed_in != Some(report));
-                claim.listed_in = Some(report);
+                listed += usize::from(claim.listed_in != report);
+                claim.listed_in = report;
                 None
             });
         }
@@ -236,14 +244,14 @@ impl Ledger {
 
     /// From now on no claim on a stream ends by time; returns the workers for whose claims this is
     /// new.
-    pub(crate) fn make_timeless(&mut self, stream: &StreamKey) -> Vec<WorkerKey> {
+    pub(crate) fn make_timeless(&mut self, stream: &StreamKey) -> Vec<Arc<WorkerKey>> {
         if self.claims(stream).iter().all(|claim| claim.timeless) {
             return Vec::new();
         }
         let claims = self.claims.get_mut(stream).iter_mut().filter(|claim| !claim.timeless);
         let changed = claims.map(|claim| {
             claim.timeless = true;
-            claim.worker.clone()
+            Arc::clone(&claim.worker)
         });
         let changed: Vec<_> = changed.collect();
         for key in &changed {
@@ -290,7 +298,7 @@ impl Ledger {
             let free_at = self.claim_free_at(claim);
             free_at.is_some_and(|at| at <= now && self.confirmed_since(at))
         });
-        let over: Vec<_> = over.map(|claim| (claim.worker.clone(), claim.token)).collect();
+        let over: Vec<_> = over.map(|claim| (Arc::clone(&claim.worker), claim.token)).collect();
         let ended = over.into_iter().flat_map(|(worker, token)| {
             self.remove_claims(stream, &worker, |claim| claim.token == token)
         });
@@ -306,7 +314,7 @@ impl Ledger {
         let claims = account.streams.iter().filter_map(|stream| {
             let claims = self.claims.get_mut(stream).iter_mut();
             let mut mine = None;
-            for claim in claims.filter(|claim| claim.worker == *key) {
+            for claim in claims.filter(|claim| *claim.worker == *key) {
                 if let Phase::Lapsing { free_at } = &mut claim.phase
                     && !faults::keeps_end_of_lapse()
                 {
@@ -324,7 +332,7 @@ impl Ledger {
     /// When every lease of a worker on a stream has surely ended if its agent stays silent;
     /// [`Moment::NEVER`] for leases that never end by time, and none where it can have no lease.
     pub(crate) fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
-        let claims = self.claims(stream).iter().filter(|claim| claim.worker == *key);
+        let claims = self.claims(stream).iter().filter(|claim| *claim.worker == *key);
         let ends = claims.map(|claim| self.claim_free_at(claim).unwrap_or(Moment::NEVER));
         ends.max().max(self.unreported().stream_until(key, stream))
     }
@@ -364,7 +372,7 @@ impl Ledger {
         // learns that the worker is gone.
         let outlives = |account: &Account| account.heard >= self.predecessor_end;
         let only_here = self.accounts.get(key).is_some_and(outlives);
-        let gone = |claim: &Claim| claim.worker == *key && which(claim);
+        let gone = |claim: &Claim| *claim.worker == *key && which(claim);
         let removed = self.claims.remove(stream, gone);
         if removed.is_empty() {
             return Vec::new();
@@ -376,7 +384,7 @@ impl Ledger {
             self.unreported.record_known(stream);
         }
         let ended = removed.len();
-        let left = self.claims(stream).iter().any(|claim| claim.worker == *key);
+        let left = self.claims(stream).iter().any(|claim| *claim.worker == *key);
         let unloaded: Load = removed.iter().filter_map(|claim| claim.load).sum();
         if let Some(mut account) = self.accounts.get_mut(key) {
             account.load -= unloaded;
@@ -387,7 +395,7 @@ impl Ledger {
         }
         let ended = removed.into_iter().map(|claim| EndedLease {
             stream: stream.clone(),
-            worker: claim.worker,
+            worker: Arc::unwrap_or_clone(claim.worker),
             token: claim.token,
         });
         ended.collect()

@@ -44,9 +44,9 @@ impl Leader {
                 && !wanted.is_some_and(|wanted| wanted.is_met_by(claim))
                 && !goes_on(&claim.worker)
         });
-        let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
+        let unwanted: Vec<_> = unwanted.map(|claim| WorkerKey::clone(&claim.worker)).collect();
         let mut mine =
-            claims.iter().filter(|claim| on.as_ref().is_some_and(|on| claim.worker == *on));
+            claims.iter().filter(|claim| on.as_ref().is_some_and(|on| *claim.worker == *on));
         let has_some = mine.clone().next().is_some();
         // A worker whose lease is ending needs a new lease to continue.
         let goes_on_there =
@@ -117,7 +117,7 @@ impl Leader {
         let Some(on) = planned.planned_on(&set.spec().cluster, &self.ledger) else { return };
         let owner = WorkerKey { cluster: set.spec().cluster.clone(), worker: on.name.clone() };
         let claims = self.ledger.claims(stream);
-        if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
+        if !claims.is_empty() && claims.iter().all(|claim| *claim.worker == owner) {
             self.plan_now(&owner.cluster, now);
         }
     }

@@ -406,7 +406,7 @@ pub(super) fn reason(why: Unplaced) -> &'static str {
 
 fn claim_view(claim: &Claim) -> ClaimView {
     ClaimView {
-        worker: claim.worker.clone(),
+        worker: WorkerKey::clone(&claim.worker),
         token: claim.token,
         phase: match claim.phase {
             Phase::Held => ClaimPhase::Held,

@@ -104,7 +104,7 @@ impl Pipelines {
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName, facts: Facts<'_>) {
         let leases = leases_of(facts.ledger, pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
-        let used = used.map(|(stream, claim)| (stream.clone(), claim.worker.clone()));
+        let used = used.map(|(stream, claim)| (stream.clone(), WorkerKey::clone(&claim.worker)));
         self.changes.reroutes.extend(used);
     }
 
@@ -120,7 +120,7 @@ impl Pipelines {
             if !is_applied(claim, facts) {
                 continue;
             }
-            let worker = &claim.worker;
+            let worker: &WorkerKey = &claim.worker;
             let planned = ShareKey::of(stream).and_then(|share| self.planned_lease(&share));
             let draining = is_draining(claim, planned, facts);
             let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {

@@ -162,7 +162,7 @@ fn unserved(name: &PipelineName, state: &PipelineState, facts: Facts<'_>) -> Str
         let stream = key.stream();
         let claims = facts.ledger.claims(&stream);
         let owner = state.worker(share);
-        return match claims.iter().find(|claim| claim.worker != owner) {
+        return match claims.iter().find(|claim| *claim.worker != owner) {
             Some(claim) => {
                 let (holder, ends) = (&claim.worker, ends(claim));
                 format!(
