@@ -148,12 +148,14 @@ impl Ledger {
     /// Copies a worker's account and its claims on shares from another ledger; how many these are.
     pub(crate) fn copy_shares(&mut self, from: &Self, key: &WorkerKey) -> usize {
         let Some(account) = from.account(key) else { return 0 };
-        let shares = account.streams.iter().filter(|stream| stream.set.is_shares());
-        let streams: BTreeSet<_> = shares.cloned().collect();
-        for stream in &streams {
-            for claim in from.claims(stream).iter().filter(|claim| *claim.worker == *key) {
-                self.claims.add(stream, claim.clone());
+        let mut streams = Vec::new();
+        for stream in from.streams_of(key, None).filter(|stream| stream.set.is_shares()) {
+            let claims = from.claims(stream).iter().filter(|claim| *claim.worker == *key);
+            let mut slot = None;
+            for claim in claims {
+                slot = Some(self.claims.add(stream, claim.clone()));
             }
+            streams.extend(slot);
         }
         let copied = streams.len();
         let mut account = account.clone();
@@ -168,9 +170,9 @@ impl Ledger {
         let to = Arc::new(to.clone());
         let Some(account) = self.accounts.rename(key, &to) else { return };
         self.number_max = self.number_max.max(account.number);
-        for stream in &account.streams {
-            let claims = self.claims.get_mut(stream).iter_mut();
-            for claim in claims.filter(|claim| *claim.worker == *key) {
+        for slot in &account.streams {
+            let (_, claims) = self.claims.slot_mut(*slot);
+            for claim in claims.iter_mut().filter(|claim| *claim.worker == *key) {
                 claim.worker = Arc::clone(&to);
             }
         }
@@ -186,7 +188,8 @@ impl Ledger {
         self.unreported.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };
         self.number_max = self.number_max.max(account.number);
-        let streams = account.streams.into_iter();
-        streams.flat_map(|stream| self.remove_claims(&stream, key, |_| true)).collect()
+        let streams = account.streams.iter().map(|slot| self.claims.stream(*slot).clone());
+        let streams: Vec<_> = streams.collect();
+        streams.iter().flat_map(|stream| self.remove_claims(stream, key, |_| true)).collect()
     }
 }

@@ -1,10 +1,11 @@
 //! One worker's account: the slots that it may be using, and the streams that it may own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::message::{Beat, HeldPool, Jobs, PoolGrant, Report};
-use leasehold_types::{AgentId, GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
+use leasehold_types::{AgentId, GrantNumber, Incarnation, Load, Moment, SetName, Token};
 
 use super::{StoredExposure, faults};
 use crate::exposure::AccountId;
@@ -42,8 +43,11 @@ pub(crate) struct Account {
     pub(super) jobs: Jobs,
     /// Slots that an earlier agent of the worker may have left in use.
     pub(super) unaccounted: Option<UnaccountedSlots>,
-    /// The streams that it has a claim on.
-    pub(super) streams: BTreeSet<StreamKey>,
+    /// The streams that it has a claim on: their slots among all claims, in the order of the
+    /// streams' names. See [`super::Ledger::streams_of`].
+    pub(super) streams: Vec<u32>,
+    /// The place behind the stream that was entered last, which the next one often gets.
+    entered: usize,
     /// Of each set that it has claims on streams of: how many, and whether any is timeless.
     sets: BTreeMap<SetName, (usize, bool)>,
     /// The sum of the loads of all its claims.
@@ -84,7 +88,8 @@ impl Account {
             in_effect: 0,
             jobs: Jobs::Running(0),
             unaccounted: None,
-            streams: BTreeSet::new(),
+            streams: Vec::new(),
+            entered: 0,
             sets: BTreeMap::new(),
             load: Load::ZERO,
             streams_sent_in: GrantNumber(0),
@@ -167,9 +172,9 @@ impl Account {
         self.unaccounted
     }
 
-    /// The streams that it has a claim on.
-    pub(crate) fn streams(&self) -> &BTreeSet<StreamKey> {
-        &self.streams
+    /// How many streams it has a claim on.
+    pub(crate) fn stream_count(&self) -> usize {
+        self.streams.len()
     }
 
     /// The sets that it has claims on streams of, and whether any of these is timeless.
@@ -370,16 +375,39 @@ impl Account {
             self.unaccounted.filter(|unaccounted| !jobs_reported || lasts(unaccounted.until));
     }
 
-    /// A claim on a stream begins.
-    pub(super) fn claims(&mut self, stream: &StreamKey, timeless: bool, load: Option<Load>) {
-        self.streams.insert(stream.clone());
+    /// A claim on a stream of this set begins.
+    pub(super) fn claims(&mut self, set: &SetName, timeless: bool, load: Option<Load>) {
         self.load += load.unwrap_or_default();
-        match self.sets.get_mut(&stream.set) {
+        match self.sets.get_mut(set) {
             Some((claims, any_timeless)) => {
                 *claims += 1;
                 *any_timeless |= timeless;
             }
-            None => _ = self.sets.insert(stream.set.clone(), (1, timeless)),
+            None => _ = self.sets.insert(set.clone(), (1, timeless)),
+        }
+    }
+
+    /// It has a claim on the stream in this slot. `compare` compares the stream in another slot
+    /// with it.
+    pub(super) fn enter_stream(&mut self, slot: u32, compare: impl Fn(u32) -> Ordering) {
+        let (before, after) = self.streams.split_at(self.entered.min(self.streams.len()));
+        let is_between = before.last().is_none_or(|other| compare(*other).is_lt())
+            && after.first().is_none_or(|other| compare(*other).is_gt());
+        let place = if is_between {
+            Err(before.len())
+        } else {
+            self.streams.binary_search_by(|other| compare(*other))
+        };
+        if let Err(place) = place {
+            self.streams.insert(place, slot);
+            self.entered = place + 1;
+        }
+    }
+
+    /// It has no claim on a stream any longer. `compare` compares the stream in a slot with it.
+    pub(super) fn remove_stream(&mut self, compare: impl Fn(u32) -> Ordering) {
+        if let Ok(place) = self.streams.binary_search_by(|other| compare(*other)) {
+            self.streams.remove(place);
         }
     }
 
@@ -431,5 +459,31 @@ mod tests {
         account.size_unsure = false;
         account.applied(GrantNumber(1), held(0), Jobs::Running(0));
         assert_eq!(account.size_kept(), 4, "a grant is a claim");
+    }
+
+    #[test]
+    fn streams_are_in_order_however_they_come_and_go() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..200 {
+            let mut account = Account::new(AccountId(1), GrantNumber(0), Moment::EARLIEST);
+            // The name of the stream in each slot.
+            let mut names: Vec<u32> = (0..40).collect();
+            rng.shuffle(&mut names);
+            let mut entered = BTreeMap::new();
+            for _ in 0..100 {
+                let slot = rng.u32(0..40);
+                let name = names[slot as usize];
+                let compare = |other: u32| names[other as usize].cmp(&name);
+                if rng.u8(0..3) > 0 {
+                    account.enter_stream(slot, compare);
+                    entered.insert(name, slot);
+                } else {
+                    account.remove_stream(compare);
+                    entered.remove(&name);
+                }
+                let slots: Vec<u32> = entered.values().copied().collect();
+                assert_eq!(account.streams, slots);
+            }
+        }
     }
 }

@@ -162,7 +162,7 @@ impl Accounts {
     pub(super) fn shrink(&mut self, by: usize) -> bool {
         for _ in 0..by {
             let Some(mut account) = self.all.first_entry() else { return false };
-            if account.get_mut().streams.pop_last().is_none() {
+            if account.get_mut().streams.pop().is_none() {
                 account.remove();
             }
         }

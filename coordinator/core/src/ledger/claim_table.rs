@@ -58,25 +58,37 @@ impl ClaimTable {
         self.index.get(hash, |slot| self.slots[slot as usize].stream == *stream)
     }
 
-    pub(super) fn add(&mut self, stream: &StreamKey, claim: Claim) {
-        self.change_or_add(stream, |_| Some(claim));
+    /// The stream in a slot. A slot that becomes free keeps its stream until another one gets it.
+    pub(super) fn stream(&self, slot: u32) -> &StreamKey {
+        &self.slots[slot as usize].stream
     }
 
-    /// Calls `change` with the claims on a stream, and adds the claim that it returns.
+    /// The stream in a slot, and the claims on it.
+    pub(super) fn slot_mut(&mut self, slot: u32) -> (&StreamKey, &mut [Claim]) {
+        let Slot { stream, claims } = &mut self.slots[slot as usize];
+        (stream, claims.as_mut_slice())
+    }
+
+    /// Adds a claim on a stream; returns the stream's slot.
+    pub(super) fn add(&mut self, stream: &StreamKey, claim: Claim) -> u32 {
+        self.change_or_add(stream, |_| Some(claim)).expect("an added claim has a slot")
+    }
+
+    /// Calls `change` with the claims on a stream, and adds the claim that it returns, if any. Then
+    /// it returns the stream's slot.
     pub(super) fn change_or_add(
         &mut self,
         stream: &StreamKey,
         change: impl FnOnce(&mut [Claim]) -> Option<Claim>,
-    ) {
+    ) -> Option<u32> {
         let hash = self.index.hash(stream);
         if let Some(slot) = self.slot_by(hash, stream) {
             let claims = &mut self.slots[slot as usize].claims;
-            if let Some(added) = change(claims.as_mut_slice()) {
-                claims.push(added);
-            }
-            return;
+            let added = change(claims.as_mut_slice())?;
+            claims.push(added);
+            return Some(slot);
         }
-        let Some(claim) = change(&mut []) else { return };
+        let claim = change(&mut [])?;
         let slot = Slot { stream: stream.clone(), claims: StreamClaims::One(claim) };
         let at = match self.free.pop() {
             Some(at) => {
@@ -96,6 +108,7 @@ impl ClaimTable {
         if stream.set.is_shares() {
             self.shares.insert(stream.clone());
         }
+        Some(at)
     }
 
     /// Removes the claims on a stream for which `which` holds.

@@ -74,6 +74,19 @@ pub(crate) struct AbsentClaims {
 }
 
 impl Ledger {
+    /// The streams that a worker has a claim on, in order: all, or those after this one.
+    pub(crate) fn streams_of<'a>(
+        &'a self,
+        key: &'a WorkerKey,
+        after: Option<&'a StreamKey>,
+    ) -> impl Iterator<Item = &'a StreamKey> {
+        let claims = &self.claims;
+        let slots = self.account(key).map_or(&[][..], |account| account.streams.as_slice());
+        let first =
+            after.map_or(0, |after| slots.partition_point(|slot| claims.stream(*slot) <= after));
+        slots[first..].iter().map(move |slot| claims.stream(*slot))
+    }
+
     /// The claims on a stream.
     pub(crate) fn claims(&self, stream: &StreamKey) -> &[Claim] {
         self.claims.get(stream)
@@ -198,7 +211,7 @@ impl Ledger {
             let load = is_share.then(|| {
                 if faults::adopts_without_load() { Load::ZERO } else { load.unwrap_or(capacity) }
             });
-            self.claims.change_or_add(stream, |claims| {
+            let slot = self.claims.change_or_add(stream, |claims| {
                 let known =
                     claims.iter_mut().find(|claim| *claim.worker == *key && claim.token == *token);
                 let Some(claim) = known else {
@@ -211,9 +224,6 @@ impl Ledger {
                     let (worker, token) = (Arc::clone(&worker), *token);
                     let (sent_in, listed_in) = (GrantNumber(0), report);
                     listed += 1;
-                    if let Some(account) = account.as_mut() {
-                        account.claims(stream, timeless, load);
-                    }
                     return Some(Claim {
                         worker,
                         incarnation,
@@ -238,6 +248,10 @@ impl Ledger {
                 claim.listed_in = report;
                 None
             });
+            if let Some((slot, account)) = slot.zip(account.as_mut()) {
+                account.enter_stream(slot, |other| self.claims.stream(other).cmp(stream));
+                account.claims(&stream.set, timeless, load);
+            }
         }
         listed
     }
@@ -282,8 +296,10 @@ impl Ledger {
     ) -> Vec<EndedLease> {
         let all = faults::goodbye_frees_applied();
         let account = self.accounts.get(key);
-        let account = account.filter(|account| account.streams_sent_in > applied || all);
-        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        if !account.is_some_and(|account| account.streams_sent_in > applied || all) {
+            return Vec::new();
+        }
+        let streams: Vec<_> = self.streams_of(key, None).cloned().collect();
         let ended = streams.iter().flat_map(|stream| {
             self.remove_claims(stream, key, |claim| claim.sent_in > applied || all)
         });
@@ -311,10 +327,10 @@ impl Ledger {
     pub(crate) fn claims_for_snapshot(&mut self, key: &WorkerKey) -> Vec<(StreamKey, Claim)> {
         let latest = self.free_at(key);
         let Some(account) = self.accounts.get(key) else { return Vec::new() };
-        let claims = account.streams.iter().filter_map(|stream| {
-            let claims = self.claims.get_mut(stream).iter_mut();
+        let claims = account.streams.iter().filter_map(|slot| {
+            let (stream, claims) = self.claims.slot_mut(*slot);
             let mut mine = None;
-            for claim in claims.filter(|claim| *claim.worker == *key) {
+            for claim in claims.iter_mut().filter(|claim| *claim.worker == *key) {
                 if let Phase::Lapsing { free_at } = &mut claim.phase
                     && !faults::keeps_end_of_lapse()
                 {
@@ -390,7 +406,7 @@ impl Ledger {
             account.load -= unloaded;
             account.claims_less(&stream.set, ended);
             if !left {
-                account.streams.remove(stream);
+                account.remove_stream(|other| self.claims.stream(other).cmp(stream));
             }
         }
         let ended = removed.into_iter().map(|claim| EndedLease {
@@ -402,10 +418,12 @@ impl Ledger {
     }
 
     fn add_claim(&mut self, stream: &StreamKey, claim: Claim) {
-        if let Some(mut account) = self.accounts.get_mut(&claim.worker) {
-            account.claims(stream, claim.timeless, claim.load);
+        let (worker, timeless, load) = (Arc::clone(&claim.worker), claim.timeless, claim.load);
+        let slot = self.claims.add(stream, claim);
+        if let Some(mut account) = self.accounts.get_mut(&worker) {
+            account.enter_stream(slot, |other| self.claims.stream(other).cmp(stream));
+            account.claims(&stream.set, timeless, load);
         }
-        self.claims.add(stream, claim);
     }
 }
 

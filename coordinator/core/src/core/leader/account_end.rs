@@ -9,7 +9,6 @@ use leasehold_types::{Moment, WorkerKey};
 use super::Leader;
 use crate::core::turn_budget::STEP;
 use crate::effect::{Freed, Notice};
-use crate::ledger::Account;
 use crate::observed::Session;
 
 impl Leader {
@@ -59,9 +58,7 @@ impl Leader {
 
     /// Ends some of the leases of a worker that is gone; returns whether all have ended.
     fn end_slice(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
-        let account = self.ledger.account(key);
-        let streams = account.into_iter().flat_map(Account::streams);
-        let streams: Vec<_> = streams.take(most).cloned().collect();
+        let streams: Vec<_> = self.ledger.streams_of(key, None).take(most).cloned().collect();
         self.replica.budget_mut().spend(1 + streams.len());
         if streams.len() < most {
             return true;

@@ -4,13 +4,12 @@
 //! them is freed.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
 
 use leasehold_types::message::{Beat, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use crate::ledger::{AbsentClaims, Account, AdoptionStart, EndedLease, Ledger};
+use crate::ledger::{AbsentClaims, AdoptionStart, EndedLease, Ledger};
 
 /// The most beats that wait behind a report: an agent that beats once a second and at every event
 /// sends this many in minutes.
@@ -136,13 +135,10 @@ impl Adoption {
         most: usize,
     ) -> Compared {
         // If the report lists every claim of the account, no comparison is needed.
-        let account =
-            ledger.account(&self.key).filter(|account| account.claim_count() > self.listed);
-        let from = self.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let streams = account.into_iter().map(Account::streams);
-        let streams =
-            streams.flat_map(|streams| streams.range::<StreamKey, _>((from, Bound::Unbounded)));
-        let streams: Vec<_> = streams.take(most).cloned().collect();
+        let account = ledger.account(&self.key);
+        let is_needed = account.is_some_and(|account| account.claim_count() > self.listed);
+        let streams = ledger.streams_of(&self.key, self.compared.as_ref());
+        let streams: Vec<_> = streams.take(if is_needed { most } else { 0 }).cloned().collect();
         let ends_at_once = mutation::on(Mutation::OrphansEndAtOnce);
         let absent = AbsentClaims {
             incarnation,

@@ -47,7 +47,7 @@ impl Query<'_> {
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
         for (former, account) in ledger.accounts().former_of(key) {
             let slots = counted(account.committed(), "slot");
-            let streams = counted(account.streams().len(), "stream");
+            let streams = counted(account.stream_count(), "stream");
             let former = &former.worker;
             facts.push(format!(
                 "{former} had its name before: {slots} and {streams} may be in use there"

@@ -316,7 +316,7 @@ impl<'a> GrantComposer<'a> {
             grants.push(StreamGrant { stream, token, state, share });
         }
         let account = self.ledger.account(key);
-        if more && account.is_some_and(|account| account.streams().len() < STREAMS_PER_WORKER_MAX) {
+        if more && account.is_some_and(|account| account.stream_count() < STREAMS_PER_WORKER_MAX) {
             self.composed.has_more = true;
         }
         grants
@@ -374,7 +374,7 @@ impl<'a> GrantComposer<'a> {
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
         let account = self.ledger.account(key);
         let is_full =
-            account.is_none_or(|account| account.streams().len() >= STREAMS_PER_WORKER_MAX);
+            account.is_none_or(|account| account.stream_count() >= STREAMS_PER_WORKER_MAX);
         // A share is not blocked: whether the capacity and the node's other shares allow it may
         // change with every beat.
         if is_full || stream.set.is_shares() {

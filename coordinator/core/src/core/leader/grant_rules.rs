@@ -136,7 +136,7 @@ impl<'a> GrantRules<'a> {
         };
         (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
-            && account.streams().len() < STREAMS_PER_WORKER_MAX
+            && account.stream_count() < STREAMS_PER_WORKER_MAX
             && self.facts.ledger.is_free(stream, self.facts.replica.heard())
     }
 

@@ -32,7 +32,7 @@ use super::facts::Facts;
 use super::planned_lease::PlannedLease;
 use crate::core::replica::ReplicaState;
 use crate::effect::Notice;
-use crate::ledger::{Account, Ledger};
+use crate::ledger::Ledger;
 use crate::view::PipelinePhase;
 use broken::BrokenPipelines;
 use changed_bindings::ChangedBindings;
@@ -132,8 +132,7 @@ impl Pipelines {
 
     /// The leases of a worker are to be looked at again: those after it must know how it changed.
     pub(super) fn worker_changed(&mut self, key: &WorkerKey, ledger: &Ledger) {
-        let account = ledger.account(key);
-        for stream in account.into_iter().flat_map(Account::streams) {
+        for stream in ledger.streams_of(key, None) {
             self.leases_changed(stream);
         }
     }

@@ -32,7 +32,7 @@ impl Leader {
         let account = self.ledger.account(key);
         let left =
             account.and_then(|account| account.entry().exposure().left_as(agent, report.memory));
-        let streams = account.map_or(0, |account| account.streams().len());
+        let streams = account.map_or(0, |account| account.stream_count());
         let most = STEP.min(self.replica.config().slice as usize / 4);
         let is_short = report.streams.len() + streams <= most;
         self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, left, at));

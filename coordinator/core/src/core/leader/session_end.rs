@@ -96,7 +96,7 @@ impl Leader {
             account.jobs() == Jobs::Running(0)
                 && account.in_effect() == 0
                 && account.unaccounted().is_none()
-                && account.streams().is_empty()
+                && account.stream_count() == 0
         });
         if left && empty {
             if let Some(conn) = conn {

@@ -1,8 +1,6 @@
 //! Work that grows with the fleet is done in slices, so that no turn is long. Invariant: a slice
 //! decides about each stream by the state at that moment, so events between two slices do no harm.
 
-use std::ops::Bound;
-
 use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::Leader;
@@ -31,9 +29,8 @@ impl Leader {
         let most = STEP.min(self.replica.budget().left());
         match task {
             SlicedTask::ClaimsOfWorker { key, after, check } => {
-                let account = self.ledger.account(&key)?;
-                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let streams = account.streams().range::<StreamKey, _>((from, Bound::Unbounded));
+                self.ledger.account(&key)?;
+                let streams = self.ledger.streams_of(&key, after.as_ref());
                 let streams: Vec<_> = streams.take(most).cloned().collect();
                 self.replica.budget_mut().spend(streams.len().max(1));
                 for stream in &streams {

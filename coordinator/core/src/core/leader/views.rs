@@ -359,7 +359,7 @@ impl Query<'_> {
             committed: account.committed(),
             wanted: worker.and_then(Worker::target).unwrap_or(account.size()),
             pool_token: account.pool_token(),
-            streams: account.streams().len(),
+            streams: account.stream_count(),
             load: account.load(),
             address: worker.and_then(|worker| worker.address().cloned()),
             agent_version: worker.and_then(Worker::version),

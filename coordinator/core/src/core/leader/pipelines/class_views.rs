@@ -99,7 +99,7 @@ impl Query<'_> {
             .of_class(class)
             .map(|(_, worker_shares)| worker_shares.keys().len());
         let accounts = self.ledger.accounts().of(class);
-        let claimed = accounts.map(|(_, account)| account.streams().len());
+        let claimed = accounts.map(|(_, account)| account.stream_count());
         (planned.sum(), claimed.sum())
     }
 
