@@ -8,8 +8,9 @@ use leasehold_types::StreamKey;
 
 /// The most streams in a single table.
 const FEW: usize = 1_024;
-/// The number of tables that replace it.
-const TABLES: usize = 2_048;
+/// The number of tables that replace it. A table has room for 448 streams before it doubles: of
+/// 1,000,000 streams nearly every table has fewer.
+const TABLES: usize = 2_560;
 
 /// The slot of every stream with claims. The index keeps hashes only: the caller compares the
 /// stream in a slot with the one that it looks for.
@@ -23,7 +24,7 @@ pub(super) struct ClaimIndex {
 /// A slot, and the hash of the stream there.
 #[derive(Clone, Copy, Debug)]
 struct IndexEntry {
-    hash: u64,
+    hash: u32,
     slot: u32,
 }
 
@@ -35,19 +36,19 @@ impl Default for ClaimIndex {
 
 impl ClaimIndex {
     /// The hash by which a stream's slot is looked up.
-    pub(super) fn hash(&self, stream: &StreamKey) -> u64 {
-        self.hasher.hash_one(stream)
+    pub(super) fn hash(&self, stream: &StreamKey) -> u32 {
+        self.hasher.hash_one(stream) as u32
     }
 
     /// The slot with this hash for which `is_right` holds.
-    pub(super) fn get(&self, hash: u64, is_right: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn get(&self, hash: u32, is_right: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.tables[self.table(hash)]
-            .find(hash, |entry| entry.hash == hash && is_right(entry.slot));
+            .find(spread(hash), |entry| entry.hash == hash && is_right(entry.slot));
         found.map(|entry| entry.slot)
     }
 
     /// Inserts a slot that is not in the index yet.
-    pub(super) fn insert(&mut self, hash: u64, slot: u32) {
+    pub(super) fn insert(&mut self, hash: u32, slot: u32) {
         if self.tables.len() == 1 && self.tables[0].len() == FEW {
             let few = std::mem::take(&mut self.tables[0]);
             self.tables.resize_with(TABLES, HashTable::new);
@@ -58,22 +59,28 @@ impl ClaimIndex {
         self.enter(IndexEntry { hash, slot });
     }
 
-    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+    pub(super) fn remove(&mut self, hash: u32, slot: u32) {
         let table = self.table(hash);
-        if let Ok(entry) = self.tables[table].find_entry(hash, |entry| entry.slot == slot) {
+        if let Ok(entry) = self.tables[table].find_entry(spread(hash), |entry| entry.slot == slot) {
             entry.remove();
         }
     }
 
     fn enter(&mut self, entry: IndexEntry) {
         let table = self.table(entry.hash);
-        self.tables[table].insert_unique(entry.hash, entry, |entry| entry.hash);
+        self.tables[table].insert_unique(spread(entry.hash), entry, |entry| spread(entry.hash));
     }
 
-    /// Within a table the lowest and the highest bits distinguish entries.
-    fn table(&self, hash: u64) -> usize {
-        (hash >> 32) as usize % self.tables.len()
+    /// The highest bits choose the table.
+    fn table(&self, hash: u32) -> usize {
+        ((u64::from(hash) * self.tables.len() as u64) >> u32::BITS) as usize
     }
+}
+
+/// A hash as a table takes it: the lowest and the highest bits distinguish its entries. They are
+/// the lowest bits of `hash` and those in its middle, which have not chosen the table.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 43 | u64::from(hash)
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl ClaimTable {
         self.slot_by(self.index.hash(stream), stream)
     }
 
-    fn slot_by(&self, hash: u64, stream: &StreamKey) -> Option<u32> {
+    fn slot_by(&self, hash: u32, stream: &StreamKey) -> Option<u32> {
         self.index.get(hash, |slot| self.slots[slot as usize].stream == *stream)
     }
 
