@@ -155,8 +155,9 @@ pub struct Node {
 pub struct StreamSet {
     /// The cluster that it runs on.
     pub cluster: ClusterName,
-    /// Its streams, in the order of the manifest, each name once.
-    pub streams: Vec<Stream>,
+    /// Its streams, in the order of the manifest, each name once. There may be a million, so that
+    /// copies of the set share them, and so does the list that they were read from.
+    pub streams: Arc<Vec<Stream>>,
     /// How streams are distributed over workers.
     pub policy: Policy,
     /// What the end of a lease's time means.

@@ -278,7 +278,7 @@ fn desired() -> Desired {
         Stream { name: StreamName::new("a").expect("a name"), weight: 1, dedicated: false };
     let set = StreamSet {
         cluster: crawl.clone(),
-        streams: [stream].into(),
+        streams: Arc::new(vec![stream]),
         policy: Policy::Sticky,
         mode: Mode::Expiring,
         handover_deadline: LONG,

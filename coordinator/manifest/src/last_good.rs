@@ -160,7 +160,7 @@ fn object(
             let mut draft = Arc::unwrap_or_clone(draft);
             let streams = taken(streams, at, &mut found);
             draft.marks = vec![at; streams.len()];
-            Arc::make_mut(&mut draft.set).streams = streams;
+            Arc::make_mut(&mut draft.set).streams = Arc::new(streams);
             draft.sources.clear();
             draft.cluster_at = at;
             Some(ValidSpec::Set(Arc::new(draft)))

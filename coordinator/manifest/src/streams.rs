@@ -2,6 +2,7 @@
 //! at all.
 
 use std::fmt;
+use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Stream;
 use leasehold_types::{StreamName, limits};
@@ -22,9 +23,18 @@ const ENTRY_ERRORS_MAX: usize = 20;
 /// Streams and the place of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamList {
-    pub streams: Vec<Stream>,
+    /// Shared with the set that takes all its streams from this list.
+    pub streams: Arc<Vec<Stream>>,
     pub marks: Vec<Position>,
     /// The list's field, as in `spec.streams`; `None` if each stream is a line.
+    pub field: Option<&'static str>,
+}
+
+/// A [`StreamList`] that is being read.
+#[derive(Debug, Default)]
+pub(crate) struct ListDraft {
+    pub streams: Vec<Stream>,
+    pub marks: Vec<Position>,
     pub field: Option<&'static str>,
 }
 
@@ -55,14 +65,15 @@ fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-fn check_length(list: StreamList) -> Result<StreamList, Vec<EntryError>> {
-    if list.streams.is_empty() {
+fn check_length(list: ListDraft) -> Result<StreamList, Vec<EntryError>> {
+    let ListDraft { streams, marks, field } = list;
+    if streams.is_empty() {
         return Err(vec![fault(
             Position::default(),
             "names no stream: add one, or remove the file",
         )]);
     }
-    Ok(list)
+    Ok(StreamList { streams: Arc::new(streams), marks, field })
 }
 
 /// Checks one stream as it was written.
@@ -84,7 +95,7 @@ fn too_many() -> String {
 }
 
 /// A changed list of lines; `None` if something may be wrong with it.
-fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<StreamList> {
+fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<ListDraft> {
     let (new, old) = (text.as_bytes(), before.as_bytes());
     let is_end = |byte: &u8| *byte == b'\n';
     // Only whole lines are taken over.
@@ -115,16 +126,16 @@ fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<StreamLi
     marks.extend(changed.marks);
     let moved = |mark: &Position| Position { line: mark.line - lines_old + lines_new, ..*mark };
     marks.extend(list.marks[last..].iter().map(moved));
-    Some(StreamList { streams, marks, field: None })
+    Some(ListDraft { streams, marks, field: None })
 }
 
-fn read_lines(text: &str) -> Result<StreamList, Vec<EntryError>> {
+fn read_lines(text: &str) -> Result<ListDraft, Vec<EntryError>> {
     read_lines_from(1, text)
 }
 
 /// Reads lines of which the first has this number in its file.
-fn read_lines_from(first: u32, text: &str) -> Result<StreamList, Vec<EntryError>> {
-    let mut list = StreamList::default();
+fn read_lines_from(first: u32, text: &str) -> Result<ListDraft, Vec<EntryError>> {
+    let mut list = ListDraft::default();
     let mut faults = Vec::new();
     for (line, content) in (first..).zip(text.lines()) {
         let name = content.trim();
@@ -147,7 +158,7 @@ fn read_lines_from(first: u32, text: &str) -> Result<StreamList, Vec<EntryError>
     if faults.is_empty() { Ok(list) } else { Err(faults) }
 }
 
-fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryError>> {
+fn read_yaml(text: &str) -> Result<ListDraft, Vec<EntryError>> {
     // A stream is one value, or a mapping of three keys and values.
     let options = tree::options(limits::STREAMS_MAX * 8);
     let file = serde_yaml::from_str_with_options::<YamlFile>(text, options).map_err(|error| {
@@ -157,8 +168,8 @@ fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryError>> {
     if file.found.faults.is_empty() { Ok(file.found.list) } else { Err(file.found.faults) }
 }
 
-impl StreamList {
-    fn push(&mut self, stream: Stream, at: Position) {
+impl ListDraft {
+    pub(crate) fn push(&mut self, stream: Stream, at: Position) {
         self.streams.push(stream);
         self.marks.push(at);
     }
@@ -171,7 +182,7 @@ struct YamlFile {
 
 #[derive(Default)]
 struct ParsedStreams {
-    list: StreamList,
+    list: ListDraft,
     faults: Vec<EntryError>,
 }
 

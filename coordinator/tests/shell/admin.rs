@@ -309,7 +309,7 @@ async fn few_plans_are_made_at_once_and_other_calls_are_answered_meanwhile() {
             weight: 1,
             dedicated: false,
         };
-        Arc::make_mut(set).streams = (0..60_000).map(stream).collect();
+        Arc::make_mut(set).streams = Arc::new((0..60_000).map(stream).collect());
     }
     replica.send(Event::Desired(Arc::new(many))).await;
     let mut admin = admin(&replica).await;

@@ -175,7 +175,7 @@ pub(crate) fn desired() -> Desired {
     };
     let set = StreamSet {
         cluster: crawl.clone(),
-        streams: ["a", "b", "c", "d"].map(stream).into(),
+        streams: Arc::new(["a", "b", "c", "d"].map(stream).into()),
         policy: Policy::Sticky,
         mode: Mode::Expiring,
         handover_deadline: Duration::from_secs(30),

@@ -55,7 +55,7 @@ async fn the_accounts_of_a_namespace_that_plan_all_the_time_leave_a_place_for_ot
             weight: 1,
             dedicated: false,
         };
-        Arc::make_mut(set).streams = (0..STREAMS).map(stream).collect();
+        Arc::make_mut(set).streams = Arc::new((0..STREAMS).map(stream).collect());
     }
     replica.send(Event::Desired(Arc::new(many))).await;
     replica.elect(1, LONG).await;

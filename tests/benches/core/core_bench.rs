@@ -182,7 +182,7 @@ impl CoreBench {
     pub(crate) fn edit_one_stream(&mut self) {
         let Some(set) = self.desired.sets.first_entry() else { return };
         let mut spec = (**set.get()).clone();
-        spec.streams.pop();
+        Arc::make_mut(&mut spec.streams).pop();
         *set.into_mut() = Arc::new(spec);
         let desired = Arc::new(self.desired.clone());
         self.turn(Event::Desired(desired));

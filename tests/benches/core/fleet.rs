@@ -93,7 +93,7 @@ impl Shape {
         });
         StreamSet {
             cluster: self.cluster_of(at),
-            streams: streams.collect(),
+            streams: Arc::new(streams.collect()),
             policy: Policy::Sticky,
             mode: Mode::Expiring,
             handover_deadline: Duration::from_secs(5),

@@ -275,7 +275,7 @@ fn streams(mode: Mode) -> Desired {
     let name = StreamName::new("x").expect("a name");
     let set = StreamSet {
         cluster: cluster_name(),
-        streams: vec![Stream { name, weight: 1, dedicated: false }],
+        streams: Arc::new(vec![Stream { name, weight: 1, dedicated: false }]),
         policy: Policy::Sticky,
         mode,
         handover_deadline: TTL / 2,

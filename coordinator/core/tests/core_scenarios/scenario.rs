@@ -222,7 +222,7 @@ impl CoreScenario {
         };
         let set = StreamSet {
             cluster: words.parse_value("cluster").unwrap_or_else(cluster_name),
-            streams: words.rest("STREAM…").into_iter().map(stream).collect(),
+            streams: Arc::new(words.rest("STREAM…").into_iter().map(stream).collect()),
             policy: Policy::Sticky,
             mode: if words.is("mode", "pinned") { Mode::Pinned } else { Mode::Expiring },
             handover_deadline: words.duration("handover").unwrap_or(Duration::from_secs(30)),

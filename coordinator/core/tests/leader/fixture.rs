@@ -30,7 +30,7 @@ pub(crate) fn desired(streams: usize) -> Desired {
         Moves { per_round_max: 1_000, cooldown: Duration::ZERO, settle: Duration::from_millis(1) };
     let set = StreamSet {
         cluster: cluster(),
-        streams: (0..streams).map(stream).collect(),
+        streams: Arc::new((0..streams).map(stream).collect()),
         policy: Policy::Sticky,
         mode: Mode::Expiring,
         handover_deadline: TTL,

@@ -7,7 +7,7 @@ use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 use super::super::manifest::{
     ConfigMapKeyRef, ModeSpec, PolicySpec, STREAM_LIST_LABEL, StreamSetSpec, StreamsSource,
 };
-use super::super::streams::{self, StreamList};
+use super::super::streams::{self, ListDraft};
 use super::super::tree::{Node, Position};
 use super::{Checker, Origin, SOURCES_MAX, SetDraft, Source, is_given};
 
@@ -33,7 +33,7 @@ impl Checker<'_> {
         let per_round = spec.moves.per_round.and_then(|n| usize::try_from(n).ok());
         let set = StreamSet {
             cluster: cluster?,
-            streams: list.streams,
+            streams: Arc::new(list.streams),
             policy: match spec.policy {
                 PolicySpec::Sticky => Policy::Sticky,
                 PolicySpec::Contiguous => Policy::Contiguous,
@@ -53,15 +53,12 @@ impl Checker<'_> {
         Some(SetDraft { set: Arc::new(set), marks: list.marks, sources, cluster_at })
     }
 
-    fn inline(&mut self, body: &Node, spec: &StreamSetSpec) -> StreamList {
-        let mut list = StreamList::default();
+    fn inline(&mut self, body: &Node, spec: &StreamSetSpec) -> ListDraft {
+        let mut list = ListDraft::default();
         let Some(node) = body.get("streams") else { return list };
         for ((index, item), entry) in node.items().zip(&spec.streams) {
             match streams::check(entry) {
-                Ok(stream) => {
-                    list.streams.push(stream);
-                    list.marks.push(item.at);
-                }
+                Ok(stream) => list.push(stream, item.at),
                 Err((field, message)) => {
                     let at = item.get(field).map_or(item.at, |node| node.at);
                     self.report(at, format!("spec.streams[{index}].{field}"), message);

@@ -38,7 +38,7 @@ pub(super) fn join_streams(
 /// The streams of one list, each with its place.
 struct ListedStreams<'a> {
     file: &'a str,
-    streams: &'a [Stream],
+    streams: &'a Arc<Vec<Stream>>,
     marks: &'a [Position],
     /// The list's field; `None` if each stream is a line.
     field: Option<&'static str>,
@@ -92,7 +92,11 @@ fn join_one(
         if sources.is_empty() {
             return set.clone();
         }
-        let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
+        let mut filled = lists.iter().filter(|list| !list.streams.is_empty());
+        let streams = match (filled.next(), filled.next()) {
+            (Some(only), None) => Arc::clone(only.streams),
+            _ => Arc::new(lists.iter().flat_map(|list| &**list.streams).cloned().collect()),
+        };
         Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
     });
     let is_checked = joined

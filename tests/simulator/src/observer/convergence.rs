@@ -105,7 +105,7 @@ impl View<'_> {
         let owners = self.owners();
         let workers = self.workers_of(cluster);
         let sets = desired.sets.iter().filter(|(_, set)| set.cluster == *cluster);
-        let streams = sets.clone().flat_map(|(_, set)| &set.streams);
+        let streams = sets.clone().flat_map(|(_, set)| set.streams.iter());
         let dedicated = streams.clone().filter(|stream| stream.dedicated).count();
         // If any stream is not dedicated, one worker gets no dedicated stream.
         let shared = usize::from(dedicated < streams.count());
@@ -120,7 +120,7 @@ impl View<'_> {
             return Err(("L1", format!("{stray} is used and no longer desired")));
         }
         for (name, set) in sets {
-            for stream in &set.streams {
+            for stream in set.streams.iter() {
                 let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
                 match owners.get(&key) {
                     None if !stream.dedicated && !workers.is_empty() => {

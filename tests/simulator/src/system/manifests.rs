@@ -67,7 +67,7 @@ impl Manifests {
             let streams = (0..count).map(|_| manifests.stream(rng)).collect();
             let set = StreamSet {
                 cluster: pick(rng, &clusters).clone(),
-                streams,
+                streams: Arc::new(streams),
                 policy: if rng.u8(0..4) == 0 { Policy::Contiguous } else { Policy::Sticky },
                 mode: if rng.u8(0..3) == 0 { Mode::Pinned } else { Mode::Expiring },
                 handover_deadline: profile.ttl * rng.u32(1..=4) / 2,
@@ -147,9 +147,10 @@ impl Manifests {
             }
             3 | 5 => cluster.ttl = profile.ttl * rng.u32(TTL_QUARTERS) / 4,
             6 => cluster.floor = rng.u32(0..=1),
-            7 => set.streams.push(self.stream(rng)),
+            7 => Arc::make_mut(&mut set.streams).push(self.stream(rng)),
             8 if set.streams.len() > 1 => {
-                set.streams.remove(rng.usize(0..set.streams.len()));
+                let at = rng.usize(0..set.streams.len());
+                Arc::make_mut(&mut set.streams).remove(at);
             }
             9 => {
                 set.policy = match set.policy {
@@ -160,7 +161,7 @@ impl Manifests {
             10 => set.mode = other_mode(set.mode),
             _ => {
                 let at = rng.usize(0..set.streams.len());
-                set.streams[at].weight = rng.u32(1..=4);
+                Arc::make_mut(&mut set.streams)[at].weight = rng.u32(1..=4);
                 set.moves.cooldown = profile.ttl * rng.u32(0..=2);
             }
         }

@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 pub(super) struct Garbage {
     /// Of terms that have ended.
     ledgers: Vec<Ledger>,
-    /// Sets that were replaced. Others may still hold a reference.
+    /// Sets that were replaced. Others may still hold a reference to them, or to their streams.
     specs: Vec<Arc<StreamSet>>,
     streams: Vec<Stream>,
     planned: Vec<Vec<StreamSlot>>,
@@ -46,7 +46,8 @@ impl Garbage {
         } else if !self.streams.is_empty() {
             self.streams.truncate(self.streams.len().saturating_sub(by));
         } else if let Some(spec) = self.specs.pop() {
-            self.streams = Arc::into_inner(spec).map(|set| set.streams).unwrap_or_default();
+            let streams = Arc::into_inner(spec).and_then(|set| Arc::into_inner(set.streams));
+            self.streams = streams.unwrap_or_default();
         } else if let Some(ledger) = self.ledgers.last_mut()
             && !ledger.shrink(by)
         {

@@ -324,7 +324,7 @@ mod tests {
         let stream = |number: &u32| Stream { name: name(*number), weight: 1, dedicated: false };
         Arc::new(StreamSet {
             cluster: ClusterName::new("c").expect("a valid name"),
-            streams: numbers.iter().map(stream).collect(),
+            streams: Arc::new(numbers.iter().map(stream).collect()),
             policy: Policy::Sticky,
             mode: Mode::Expiring,
             handover_deadline: Duration::ZERO,
