@@ -79,13 +79,14 @@ pub(super) struct SetState {
 }
 
 /// Where a stream is planned.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct StreamSlot {
-    /// The worker that is to have it. Once that account has ended, the stream counts as
-    /// unplanned.
-    on: Option<PlannedWorker>,
-    /// When it was last moved away from a worker that could have kept it.
-    moved_at: Option<Moment>,
+    /// The worker that is to have it, which all streams of a plan share. Once that account has
+    /// ended, the stream counts as unplanned.
+    on: Option<Arc<PlannedWorker>>,
+    /// When it was last moved away from a worker that could have kept it; [`Moment::NEVER`] if it
+    /// was not.
+    moved_at: Moment,
     unplaced: Option<Unplaced>,
 }
 
@@ -97,15 +98,21 @@ pub(super) struct PlannedWorker {
     pub(super) account_id: AccountId,
 }
 
+impl Default for StreamSlot {
+    fn default() -> Self {
+        Self { on: None, moved_at: Moment::NEVER, unplaced: None }
+    }
+}
+
 impl StreamSlot {
     /// The worker that is to have it, though its account may have ended.
     pub(super) fn on(&self) -> Option<&PlannedWorker> {
-        self.on.as_ref()
+        self.on.as_deref()
     }
 
     /// When it was last moved away from a worker that could have kept it.
     pub(super) fn moved_at(&self) -> Option<Moment> {
-        self.moved_at
+        Some(self.moved_at).filter(|at| *at != Moment::NEVER)
     }
 
     /// Why the newest plan has no worker for it.
@@ -114,7 +121,7 @@ impl StreamSlot {
     }
 
     /// A plan places it here, or nowhere. Returns whether that is another worker than before.
-    pub(super) fn place(&mut self, on: Option<PlannedWorker>, why: Option<Unplaced>) -> bool {
+    pub(super) fn place(&mut self, on: Option<Arc<PlannedWorker>>, why: Option<Unplaced>) -> bool {
         self.unplaced = why;
         let is_another = self.on != on;
         self.on = on;
@@ -123,11 +130,11 @@ impl StreamSlot {
 
     /// It moves away from a worker that could have kept it.
     pub(super) fn record_move(&mut self, now: Moment) {
-        self.moved_at = Some(now);
+        self.moved_at = now;
     }
 
     /// It is planned on a worker that has it already.
-    pub(super) fn keep_on(&mut self, worker: PlannedWorker) {
+    pub(super) fn keep_on(&mut self, worker: Arc<PlannedWorker>) {
         self.on = Some(worker);
     }
 
@@ -143,7 +150,7 @@ impl StreamSlot {
         cluster: &ClusterName,
         ledger: &Ledger,
     ) -> Option<&PlannedWorker> {
-        let on = self.on.as_ref()?;
+        let on = self.on()?;
         (ledger.accounts().id_of(cluster, &on.name) == Some(on.account_id)).then_some(on)
     }
 }

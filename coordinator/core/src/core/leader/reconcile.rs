@@ -1,5 +1,7 @@
 //! Compares the plan of a stream with its claims, and marks the workers that need a message.
 
+use std::sync::Arc;
+
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, StreamKey, WorkerKey};
@@ -143,26 +145,34 @@ impl Leader {
     /// has them. A stream that is revoked keeps its planned worker.
     pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
+        let account_id = self.ledger.accounts().id_of(&key.cluster, &key.worker);
+        let owner = account_id
+            .filter(|_| owns_streams)
+            .map(|account_id| Arc::new(PlannedWorker { name: key.worker.clone(), account_id }));
         for HeldStream { stream, .. } in streams {
             if stream.set.is_shares() {
                 let Self { pipelines, replica, ledger, clusters, .. } = self;
                 pipelines.plan_where_held(stream, key, Facts { replica, ledger, clusters });
-            } else if owns_streams {
-                self.plan_stream_where_held(stream, key);
+            } else if let Some(owner) = &owner {
+                self.plan_stream_where_held(stream, key, owner);
             }
         }
     }
 
-    fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
+    fn plan_stream_where_held(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+        owner: &Arc<PlannedWorker>,
+    ) {
         let Some((set, planned)) = self.replica.planned(stream) else { return };
         let on = planned.planned_on(&set.spec().cluster, &self.ledger).map(|on| &on.name);
         let is_here = set.spec().cluster == key.cluster;
         if is_here
             && is_newest_holder(&self.ledger, stream, key, on)
-            && let Some(account_id) = self.ledger.accounts().id_of(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
-            planned.keep_on(PlannedWorker { name: key.worker.clone(), account_id });
+            planned.keep_on(Arc::clone(owner));
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct StreamPlan {
     cluster: ClusterName,
     begun: Moment,
     /// The workers that can own streams, by name, as they were when it was begun.
-    owners: Vec<PlannedWorker>,
+    owners: Vec<Arc<PlannedWorker>>,
     /// Those that get nothing new while others have room.
     avoided: Vec<WorkerIndex>,
     index: Index,
@@ -197,7 +197,7 @@ impl SetPlan {
 /// A new plan of a cluster's streams over these workers, before its input is gathered.
 fn begin_plan<'a>(
     name: &ClusterName,
-    owners: Vec<PlannedWorker>,
+    owners: Vec<Arc<PlannedWorker>>,
     avoided: &BTreeSet<WorkerKey>,
     sets: impl Iterator<Item = (&'a SetName, &'a Arc<StreamSet>)>,
     now: Moment,
@@ -221,7 +221,7 @@ fn begin_plan<'a>(
         cluster: name.clone(),
         begun: now,
         avoided,
-        index: (0..).zip(&owners).map(|(at, worker)| (worker.clone(), at)).collect(),
+        index: (0..).zip(&owners).map(|(at, worker)| (PlannedWorker::clone(worker), at)).collect(),
         owners,
         sets: sets.collect(),
         stage: Stage::Gather,
@@ -323,11 +323,11 @@ impl Leader {
 }
 
 /// The workers of a cluster that can own streams, by name.
-fn stream_owners(cluster: &ClusterName, facts: Facts<'_>) -> Vec<PlannedWorker> {
+fn stream_owners(cluster: &ClusterName, facts: Facts<'_>) -> Vec<Arc<PlannedWorker>> {
     let owners = facts.clusters.stream_owners(cluster).into_iter();
     let owners = owners.filter_map(|name| {
         let account_id = facts.ledger.accounts().id_of(cluster, &name)?;
-        Some(PlannedWorker { name, account_id })
+        Some(Arc::new(PlannedWorker { name, account_id }))
     });
     owners.collect()
 }

@@ -363,8 +363,8 @@ mod tests {
     fn a_streams_slot_moves_with_the_stream() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
         let planned = |at| {
-            let on = Some(PlannedWorker { name: worker(at), account_id: AccountId(1) });
-            StreamSlot { on, ..StreamSlot::default() }
+            let on = PlannedWorker { name: worker(at), account_id: AccountId(1) };
+            StreamSlot { on: Some(Arc::new(on)), ..StreamSlot::default() }
         };
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..1_000 {
@@ -380,12 +380,13 @@ mod tests {
             }
             let mut former: Vec<_> = (0..count).map(planned).collect();
             let streams = rearranged(&mut former, &positions);
-            let on: Vec<_> = streams.into_iter().map(|stream| Some(stream.on?.name)).collect();
+            let on: Vec<_> =
+                streams.into_iter().map(|stream| Some(stream.on?.name.clone())).collect();
             let wanted: Vec<_> =
                 positions.iter().map(|position| position.map(|at| worker(at as usize))).collect();
             assert_eq!(on, wanted);
             let left: Vec<_> =
-                former.into_iter().filter_map(|stream| Some(stream.on?.name)).collect();
+                former.into_iter().filter_map(|stream| Some(stream.on?.name.clone())).collect();
             let mut gone: Vec<_> = (0..count)
                 .filter(|at| !positions.contains(&Some(*at as u32)))
                 .map(worker)

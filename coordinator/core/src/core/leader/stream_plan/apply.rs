@@ -1,6 +1,8 @@
 //! Applies a plan of streams, stream by stream. A stream for which the plan no longer holds is left
 //! as it is.
 
+use std::sync::Arc;
+
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName};
 
@@ -16,7 +18,7 @@ struct Outcome {
     /// Where it is in its set as it is now, and as it was.
     at: usize,
     former: u32,
-    on: Option<PlannedWorker>,
+    on: Option<Arc<PlannedWorker>>,
     unplaced: Option<Unplaced>,
     /// It leaves a living worker.
     moves: bool,

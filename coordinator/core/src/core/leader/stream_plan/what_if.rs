@@ -67,9 +67,10 @@ impl Query<'_> {
         let pools = self.planned_pools(name, what_if);
         let mut owners = stream_owners(name, self.facts());
         owners.retain(|worker| !what_if.remove.contains(&worker.name));
-        let added = what_if.add.iter();
-        owners
-            .extend(added.map(|name| PlannedWorker { name: name.clone(), account_id: NO_ACCOUNT }));
+        let assumed = |name: &WorkerName| {
+            Arc::new(PlannedWorker { name: name.clone(), account_id: NO_ACCOUNT })
+        };
+        owners.extend(what_if.add.iter().map(assumed));
         // The sort is stable: an added worker with the name of a present one changes nothing.
         owners.sort_by(|one, two| one.name.cmp(&two.name));
         owners.dedup_by(|later, first| later.name == first.name);
