@@ -151,7 +151,7 @@ impl StreamSlot {
         ledger: &Ledger,
     ) -> Option<&PlannedWorker> {
         let on = self.on()?;
-        (ledger.accounts().id_of(cluster, &on.name) == Some(on.account_id)).then_some(on)
+        ledger.accounts().is_present(on.account_id, cluster, &on.name).then_some(on)
     }
 }
 

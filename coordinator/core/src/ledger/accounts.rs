@@ -1,6 +1,7 @@
 //! All accounts of a term, and sums over them. Invariant: an account is changed only through a
 //! guard, which updates the sums when it is dropped.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref, DerefMut};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use crate::exposure::AccountId;
 pub(crate) struct Accounts {
     /// A worker's claims share its key.
     all: BTreeMap<Arc<WorkerKey>, Account>,
+    /// The workers of present accounts. Of accounts with one id, as a what-if may have them, one.
+    by_id: BTreeMap<AccountId, Arc<WorkerKey>>,
     sums: ClusterSums,
 }
 
@@ -67,16 +70,27 @@ impl Accounts {
         key: &'a WorkerKey,
         new: impl FnOnce() -> Account,
     ) -> AccountMut<'a> {
-        let mut before = PoolFacts::default();
-        let sums = &mut self.sums;
-        let account = self.all.entry(Arc::new(key.clone()));
-        let account =
-            account.and_modify(|account| before = PoolFacts::of(account)).or_insert_with(new);
+        let Self { all, by_id, sums } = self;
+        let (before, account) = match all.entry(Arc::new(key.clone())) {
+            Entry::Occupied(entry) => {
+                let account = entry.into_mut();
+                (PoolFacts::of(account), account)
+            }
+            Entry::Vacant(entry) => {
+                let shared = Arc::clone(entry.key());
+                let account = entry.insert(new());
+                by_id.insert(account.id(), shared);
+                (PoolFacts::default(), account)
+            }
+        };
         AccountMut { key, before, account, sums }
     }
 
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Account> {
         let account = self.all.remove(key)?;
+        if self.by_id.get(&account.id()).is_some_and(|of| **of == *key) {
+            self.by_id.remove(&account.id());
+        }
         self.sums.record_change(key, PoolFacts::of(&account), PoolFacts::default());
         Some(account)
     }
@@ -85,7 +99,9 @@ impl Accounts {
     pub(super) fn rename(&mut self, key: &WorkerKey, to: &Arc<WorkerKey>) -> Option<&Account> {
         let account = self.remove(key)?;
         self.sums.record_change(to, PoolFacts::default(), PoolFacts::of(&account));
-        Some(self.all.entry(Arc::clone(to)).or_insert(account))
+        let account = self.all.entry(Arc::clone(to)).or_insert(account);
+        self.by_id.insert(account.id(), Arc::clone(to));
+        Some(account)
     }
 
     /// The key of a worker, to be shared with its claims.
@@ -98,6 +114,18 @@ impl Accounts {
     pub(crate) fn id_of(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<AccountId> {
         let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
         self.get(&key).map(Account::id)
+    }
+
+    /// Whether this is the id of a worker's present account. Faster than [`Self::id_of`] where it
+    /// is: that compares names.
+    pub(crate) fn is_present(
+        &self,
+        id: AccountId,
+        cluster: &ClusterName,
+        worker: &WorkerName,
+    ) -> bool {
+        let is_it = |key: &Arc<WorkerKey>| key.worker == *worker && key.cluster == *cluster;
+        self.by_id.get(&id).is_some_and(is_it) || self.id_of(cluster, worker) == Some(id)
     }
 
     /// The accounts of one cluster.

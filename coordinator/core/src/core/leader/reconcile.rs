@@ -11,6 +11,7 @@ use super::facts::Facts;
 use super::planned_lease::is_newest_holder;
 use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::replica::PlannedWorker;
+use crate::desired::Mode;
 use crate::effect::{Freed, Notice};
 use crate::ledger::{EndedLease, Phase};
 
@@ -99,6 +100,11 @@ impl Leader {
     /// Leases of a stream do not end by time while its set is pinned, whatever the set's mode was
     /// when they were granted.
     pub(super) fn keep_if_pinned(&mut self, stream: &StreamKey) {
+        // Most sets are not pinned, and every stream comes by here.
+        let set = self.replica.sets().get(&stream.set);
+        if set.is_none_or(|set| set.spec().mode != Mode::Pinned) {
+            return;
+        }
         let pinned = self.grant_rules().planned_lease(stream).is_some_and(|wanted| wanted.pinned);
         if !pinned || stream.set.is_shares() || mutation::on(Mutation::FormerModeHolds) {
             return;

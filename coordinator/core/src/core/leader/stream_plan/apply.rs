@@ -117,5 +117,5 @@ impl StreamPlan {
 fn owns_streams(cluster: &ClusterName, on: &PlannedWorker, facts: Facts<'_>) -> bool {
     let worker = facts.clusters.get(cluster).and_then(|known| known.workers().get(&on.name));
     let owns = worker.is_some_and(|worker| worker.owns_streams());
-    owns && facts.ledger.accounts().id_of(cluster, &on.name) == Some(on.account_id)
+    owns && facts.ledger.accounts().is_present(on.account_id, cluster, &on.name)
 }
