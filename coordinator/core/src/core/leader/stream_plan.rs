@@ -12,6 +12,7 @@ mod what_if;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
@@ -23,15 +24,13 @@ use super::sliced_tasks::SlicedTask;
 use crate::core::replica::{PlannedWorker, SetState};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
+use crate::exposure::AccountId;
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
 };
 
 /// Streams of a plan that are placed per unit of work: placing reads plain numbers only.
 const PLACED_PER_UNIT: usize = 8;
-
-#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-type Index = std::collections::HashMap<PlannedWorker, WorkerIndex>;
 
 /// A plan that is being made.
 #[derive(Clone, Debug)]
@@ -42,7 +41,8 @@ pub(super) struct StreamPlan {
     owners: Vec<Arc<PlannedWorker>>,
     /// Those that get nothing new while others have room.
     avoided: Vec<WorkerIndex>,
-    index: Index,
+    /// The owners by their accounts.
+    index: HashTable<WorkerIndex>,
     /// The cluster's sets, as they were desired when it was begun.
     sets: Vec<SetPlan>,
     stage: Stage,
@@ -95,6 +95,12 @@ pub(super) struct PlannedStream<'a> {
 }
 
 impl StreamPlan {
+    /// The index of a worker among the owners, if it is one.
+    fn index_of(&self, worker: &PlannedWorker) -> Option<WorkerIndex> {
+        let is_it = |at: &WorkerIndex| *self.owners[*at as usize] == *worker;
+        self.index.find(hash(worker.account_id), is_it).copied()
+    }
+
     fn is_gathered(&self) -> bool {
         !matches!(self.stage, Stage::Gather | Stage::Count)
     }
@@ -194,6 +200,11 @@ impl SetPlan {
     }
 }
 
+/// Accounts are numbered one after the other: this spreads their numbers.
+fn hash(account_id: AccountId) -> u64 {
+    account_id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// A new plan of a cluster's streams over these workers, before its input is gathered.
 fn begin_plan<'a>(
     name: &ClusterName,
@@ -208,6 +219,11 @@ fn begin_plan<'a>(
     };
     let avoided = (0..).zip(&owners).filter(|(_, worker)| is_avoided(worker));
     let avoided = avoided.map(|(at, _)| at).collect();
+    let mut index = HashTable::with_capacity(owners.len());
+    for (at, owner) in (0..).zip(&owners) {
+        let rehash = |at: &WorkerIndex| hash(owners[*at as usize].account_id);
+        index.insert_unique(hash(owner.account_id), at, rehash);
+    }
     let sets = sets.map(|(name, spec)| SetPlan {
         name: name.clone(),
         spec: Arc::clone(spec),
@@ -221,7 +237,7 @@ fn begin_plan<'a>(
         cluster: name.clone(),
         begun: now,
         avoided,
-        index: (0..).zip(&owners).map(|(at, worker)| (PlannedWorker::clone(worker), at)).collect(),
+        index,
         owners,
         sets: sets.collect(),
         stage: Stage::Gather,

@@ -105,7 +105,7 @@ impl StreamPlan {
     /// Whether a stream is not on a worker that the plan does not know.
     fn knows_place_of(&self, name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
         let Some(on) = self.place_of(name, set, at, facts) else { return true };
-        self.index.contains_key(&*on) || !owns_streams(&self.cluster, &on, facts)
+        self.index_of(&on).is_some() || !owns_streams(&self.cluster, &on, facts)
     }
 
     /// Whether a stream may be planned on a worker now.

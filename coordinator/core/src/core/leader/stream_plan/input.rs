@@ -79,7 +79,7 @@ impl StreamPlan {
     ) -> Result<StreamSpec, Skipped> {
         let (stream, planned) = (&set.spec().streams[at], set.slot(at));
         let on = self.place_of(name, set, at, facts);
-        let present = on.and_then(|on| self.index.get(&*on).copied());
+        let present = on.and_then(|on| self.index_of(&on));
         if present.is_none() && stays(name, set, at, facts) {
             return Err(Skipped::Stays);
         }
@@ -109,7 +109,7 @@ impl StreamPlan {
     ) -> Option<Cow<'a, PlannedWorker>> {
         let planned = set.slot(at);
         // Workers of the plan have accounts, and if one ends, its cluster is planned again.
-        let in_plan = planned.on().filter(|on| self.index.contains_key(on));
+        let in_plan = planned.on().filter(|on| self.index_of(on).is_some());
         if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec().cluster, facts.ledger))
         {
             return Some(Cow::Borrowed(on));
