@@ -31,6 +31,9 @@ type SetDrafts = BTreeMap<SetName, SetDraft>;
 struct SetDraft {
     spec: Arc<StreamSet>,
     index: PositionIndex,
+    /// The set in force, if it has as many streams: `index` began as a copy of its index, in which
+    /// streams that have kept their places need not be entered.
+    copied: Option<Arc<StreamSet>>,
     /// The position of each stream in the set that is in force; none for new streams.
     former: Vec<Option<u32>>,
     /// The empty slots for the streams of a new set.
@@ -65,7 +68,7 @@ impl ReplicaState {
                 continue;
             }
             let earlier = earlier.remove(name).filter(|draft| Arc::ptr_eq(&draft.spec, spec));
-            let draft = earlier.unwrap_or_else(|| SetDraft::new(spec));
+            let draft = earlier.unwrap_or_else(|| SetDraft::new(spec, self.sets.get(name)));
             length += spec.streams.len() - draft.former.len();
             incoming.drafts.insert(name.clone(), draft);
             incoming.unread.push(name.clone());
@@ -221,10 +224,16 @@ impl ReplicaState {
 }
 
 impl SetDraft {
-    fn new(spec: &Arc<StreamSet>) -> Self {
+    /// The draft of a set that replaces `before`, if that is in force.
+    fn new(spec: &Arc<StreamSet>, before: Option<&SetState>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
-        let index = PositionIndex::new(&spec.streams);
-        Self { spec: spec.clone(), index, former, planned: Vec::new(), same: true }
+        let is_alike = |set: &&SetState| set.len() == spec.streams.len() && set.index.has_room();
+        let before = before.filter(is_alike);
+        let (index, copied) = match before {
+            Some(set) => (set.index.clone(), Some(Arc::clone(&set.spec))),
+            None => (PositionIndex::new(&spec.streams), None),
+        };
+        Self { spec: spec.clone(), index, copied, former, planned: Vec::new(), same: true }
     }
 
     /// Reads further streams; returns how many.
@@ -233,7 +242,10 @@ impl SetDraft {
         let start = self.former.len();
         let end = start.saturating_add(most).min(streams.len());
         for (at, stream) in streams.iter().enumerate().take(end).skip(start) {
-            self.index.insert(streams, at);
+            match &self.copied {
+                Some(copied) => self.index.replace(&copied.streams, streams, at),
+                None => self.index.insert(streams, at),
+            }
             let found = before.and_then(|set| {
                 Some((set, former_position(set, self.former.last(), &stream.name)?))
             });
@@ -264,7 +276,7 @@ impl SetDraft {
     /// The new set, in which streams of the former set keep their planned workers. Also returns the
     /// rest of the former set.
     fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
-        let Self { spec, index, former: positions, mut planned, same: _ } = self;
+        let Self { spec, index, copied: _, former: positions, mut planned, same: _ } = self;
         let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
         let streams = match kept {
             Some(former) => rearranged(&mut former.streams, &positions),
@@ -345,10 +357,10 @@ mod tests {
             for added in 0..rng.u32(0..3) {
                 new.insert(rng.usize(0..=new.len()), 100 + added);
             }
-            let mut first = SetDraft::new(&set(&old));
+            let mut first = SetDraft::new(&set(&old), None);
             first.read(None, usize::MAX);
             let (former, _) = first.put_in_place_of(None);
-            let mut draft = SetDraft::new(&set(&new));
+            let mut draft = SetDraft::new(&set(&new), Some(&former));
             while !draft.is_whole() {
                 draft.read(Some(&former), rng.usize(1..5));
             }
@@ -356,6 +368,11 @@ mod tests {
             let wanted: Vec<_> = new.iter().map(|number| Some(position(number)? as u32)).collect();
             assert_eq!(draft.former, wanted, "from {old:?} to {new:?}");
             assert_eq!(draft.is_same(&former), old == new, "from {old:?} to {new:?}");
+            let (state, _) = draft.put_in_place_of(Some(former));
+            for (at, stream) in state.spec.streams.iter().enumerate() {
+                assert_eq!(state.position(&stream.name), Some(at), "from {old:?} to {new:?}");
+            }
+            assert_eq!(state.position(&StreamName::first()), None);
         }
     }
 
