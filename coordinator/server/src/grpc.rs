@@ -11,6 +11,7 @@ mod leader;
 mod message_budget;
 mod outbound;
 mod peer;
+mod sent_body;
 mod service;
 mod session_body;
 mod session_limits;

@@ -35,6 +35,7 @@ use super::delivery::Delivery;
 use super::inbound::Inbound;
 use super::message_budget::{MessageBudget, SessionBudget};
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
+use super::sent_body::SentBody;
 use super::session_body::SessionBody;
 use super::session_limits::SessionLimits;
 use super::waiting::{Line, WaitingSession};
@@ -218,7 +219,8 @@ impl Service<http::Request<Body>> for SessionServer {
             let mut grpc = Grpc::new(RawCodec).apply_max_message_size_config(limit, limit);
             let bytes = this.0.budget.session();
             let request = request.map(|body| SessionBody::new(body, bytes.clone()));
-            Ok(grpc.streaming(SessionCall { server: this, bytes }, request).await)
+            let response = grpc.streaming(SessionCall { server: this, bytes }, request).await;
+            Ok(response.map(|body| Body::new(SentBody::new(body))))
         })
     }
 }
