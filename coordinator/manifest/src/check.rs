@@ -22,6 +22,7 @@ use super::decode::{UnknownFields, decode, show};
 use super::manifest::{
     API_VERSION, Manifest, PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
 };
+use super::marks::Marks;
 use super::problem::Problem;
 use super::tree::{Node, Position, Value};
 
@@ -119,7 +120,7 @@ pub struct SetDraft {
     /// The set with its inline streams.
     pub set: Arc<StreamSet>,
     /// The places of the inline streams.
-    pub marks: Vec<Position>,
+    pub marks: Marks,
     /// The files that the rest comes from.
     pub sources: Vec<Source>,
     /// The position of `cluster`.

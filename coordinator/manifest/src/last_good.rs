@@ -159,7 +159,7 @@ fn object(
         Some(ValidSpec::Set(draft)) => {
             let mut draft = Arc::unwrap_or_clone(draft);
             let streams = taken(streams, at, &mut found);
-            draft.marks = vec![at; streams.len()];
+            draft.marks = streams.iter().map(|_| at).collect();
             Arc::make_mut(&mut draft.set).streams = Arc::new(streams);
             draft.sources.clear();
             draft.cluster_at = at;

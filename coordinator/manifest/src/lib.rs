@@ -13,6 +13,7 @@ pub mod last_good;
 mod lists_in_force;
 mod losses;
 pub mod manifest;
+mod marks;
 mod places;
 mod precedence;
 mod problem;

@@ -13,6 +13,7 @@ use serde_yaml::Spanned;
 
 use super::changed_part::{common_prefix, common_suffix};
 use super::manifest::StreamEntry;
+use super::marks::Marks;
 use super::tree::{self, Position, YamlError};
 
 /// Bytes of one file of streams.
@@ -25,7 +26,7 @@ const ENTRY_ERRORS_MAX: usize = 20;
 pub(crate) struct StreamList {
     /// Shared with the set that takes all its streams from this list.
     pub streams: Arc<Vec<Stream>>,
-    pub marks: Vec<Position>,
+    pub marks: Marks,
     /// The list's field, as in `spec.streams`; `None` if each stream is a line.
     pub field: Option<&'static str>,
 }
@@ -34,7 +35,7 @@ pub(crate) struct StreamList {
 #[derive(Debug, Default)]
 pub(crate) struct ListDraft {
     pub streams: Vec<Stream>,
-    pub marks: Vec<Position>,
+    pub marks: Marks,
     pub field: Option<&'static str>,
 }
 
@@ -109,10 +110,16 @@ fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<ListDraf
     let changed = &text[first..text.len() - last];
     let lines_old = lines_first + count(&before[first..before.len() - last])?;
     let lines_new = lines_first + count(changed)?;
-    let streams_up_to = |line| list.marks.partition_point(|mark| mark.line <= line);
-    let (first, last) = (streams_up_to(lines_first), streams_up_to(lines_old));
+    let (first, last) = (list.marks.up_to_line(lines_first), list.marks.up_to_line(lines_old));
 
     let changed = read_lines_from(lines_first + 1, changed).ok()?;
+    let mut marks = Marks::default();
+    marks.extend_from(&list.marks, 0..first, |line| line);
+    marks.extend_from(&changed.marks, 0..changed.marks.len(), |line| line);
+    let moved = |line: u32| line - lines_old + lines_new;
+    marks.extend_from(&list.marks, last..list.marks.len(), moved);
+
+    let (first, last) = (first as usize, last as usize);
     let length = first + changed.streams.len() + list.streams.len() - last;
     if length > limits::STREAMS_MAX {
         return None;
@@ -121,11 +128,6 @@ fn changed_lines(text: &str, before: &str, list: &StreamList) -> Option<ListDraf
     streams.extend_from_slice(&list.streams[..first]);
     streams.extend(changed.streams);
     streams.extend_from_slice(&list.streams[last..]);
-    let mut marks = Vec::with_capacity(length);
-    marks.extend_from_slice(&list.marks[..first]);
-    marks.extend(changed.marks);
-    let moved = |mark: &Position| Position { line: mark.line - lines_old + lines_new, ..*mark };
-    marks.extend(list.marks[last..].iter().map(moved));
     Some(ListDraft { streams, marks, field: None })
 }
 

@@ -8,6 +8,7 @@ use leasehold_types::{ClusterName, SetName, limits};
 
 use super::super::changed_part::{common_prefix, common_suffix};
 use super::super::check::SetDraft;
+use super::super::marks::Marks;
 use super::super::places::Places;
 use super::super::problem::Problem;
 use super::super::tree::Position;
@@ -39,7 +40,7 @@ pub(super) fn join_streams(
 struct ListedStreams<'a> {
     file: &'a str,
     streams: &'a Arc<Vec<Stream>>,
-    marks: &'a [Position],
+    marks: &'a Marks,
     /// The list's field; `None` if each stream is a line.
     field: Option<&'static str>,
 }
@@ -141,8 +142,8 @@ fn report_duplicates(
     let mut seen: HashMap<&str, (&str, Position)> = HashMap::with_capacity(count);
     let mut duplicates = 0;
     for list in lists {
-        for (index, (stream, mark)) in list.streams.iter().zip(list.marks).enumerate() {
-            let Some((other, at)) = seen.insert(stream.name.as_str(), (list.file, *mark)) else {
+        for (index, (stream, mark)) in list.streams.iter().zip(list.marks.iter()).enumerate() {
+            let Some((other, at)) = seen.insert(stream.name.as_str(), (list.file, mark)) else {
                 continue;
             };
             duplicates += 1;
@@ -156,7 +157,7 @@ fn report_duplicates(
                     stream.name.as_str(),
                 );
                 let field = list.field.map(|field| format!("{field}[{index}]"));
-                problems.push(Problem::new(list.file, *mark, field.unwrap_or_default(), message));
+                problems.push(Problem::new(list.file, mark, field.unwrap_or_default(), message));
             }
         }
     }
