@@ -277,6 +277,9 @@ impl Driver {
         let now = clock::now();
         self.wake(now);
         let Successor { over, leader, epoch } = successor;
+        if self.link.as_ref().is_some_and(|link| link.number != over && link.address == leader) {
+            return;
+        }
         if self.holder.handle_successor(over, leader.clone(), now) {
             tracing::info!(leader, epoch = epoch.0, "another replica leads now");
         }

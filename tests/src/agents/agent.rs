@@ -31,7 +31,7 @@ use super::fleet_record::FleetRecord;
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent before it is pinged, and how long the answer may take.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Messages on their way to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
 /// What a link may say ahead of the holder.
@@ -229,9 +229,7 @@ impl Driver {
             let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
             tokio::select! {
                 Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
-                Some(Successor { over, leader, .. }) = self.successors.recv() => {
-                    self.holder.handle_successor(over, leader, now());
-                }
+                Some(successor) = self.successors.recv() => self.handle_successor(successor),
                 Some(order) = orders.recv() => self.obey(order),
                 () = tokio::time::sleep(wakeup.unwrap_or(Duration::MAX)) => {}
             }
@@ -240,6 +238,14 @@ impl Driver {
                 self.holder.handle_wake(now);
             }
             self.carry_out(now);
+        }
+    }
+
+    fn handle_successor(&mut self, Successor { over, leader, .. }: Successor) {
+        let is_dialled =
+            self.link.as_ref().is_some_and(|link| link.number != over && link.address == leader);
+        if !is_dialled {
+            self.holder.handle_successor(over, leader, now());
         }
     }
 

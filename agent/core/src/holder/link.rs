@@ -1,5 +1,7 @@
 //! The one link to the coordinator: dialling, the handshake, beats, and its end.
 
+mod named;
+mod refusal;
 mod sent;
 mod welcome;
 
@@ -7,8 +9,8 @@ use std::time::Duration;
 
 use leasehold_types::limits::RELEASED_MAX;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Refusal,
-    RefusalReason, Report, ReportedMemory, Terms,
+    AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Report,
+    ReportedMemory, Terms,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::protocol::ProtocolRange;
@@ -16,6 +18,7 @@ use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId, Version,
 };
 
+use self::named::NamedLeader;
 use self::sent::Sent;
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
@@ -33,6 +36,8 @@ pub(super) struct Link {
     stage: Stage,
     /// When the last message of the coordinator arrived, or the stage began.
     last_message_at: Moment,
+    /// The leader at its other end, if a replica has named it and no leader has welcomed the agent.
+    named: Option<NamedLeader>,
     /// Attempts that have failed in a row.
     attempt: u32,
     /// The nonce of the next report or beat.
@@ -79,6 +84,7 @@ impl Link {
             number: LinkNumber(0),
             stage: Stage::Dialling,
             last_message_at: now,
+            named: None,
             attempt: 0,
             nonce: Nonce(1),
             sent: Sent::default(),
@@ -224,15 +230,20 @@ impl<J: Journal> Holder<J> {
             return;
         }
         self.notice(Notice::Unlinked(why.into()));
-        self.redial(Target::Next, now);
+        self.redial(self.target_after_end(now), now);
     }
 
     /// A replica says that another one has come to lead than the one that link `over` leads to. A
-    /// leader that hangs ends no connection, so the agent leaves that link. A later link that is
-    /// open goes on: the new leader may be at its other end.
+    /// leader that hangs ends no connection, so the agent leaves that link, and a later one on
+    /// which it waits for a welcome: that must not be a link to `leader`.
     /// Returns whether the agent dials the new leader.
     pub fn handle_successor(&mut self, over: LinkNumber, leader: String, now: Moment) -> bool {
-        let is_over = over == self.link.number || self.link.stage == Stage::Dialling;
+        let is_over = over == self.link.number
+            || match self.link.stage {
+                Stage::Dialling => true,
+                Stage::Greeting => !self.link.is_named(&leader),
+                Stage::Reported | Stage::Live | Stage::Stopped | Stage::Superseded => false,
+            };
         if !is_over || self.link.is_stopped() {
             return false;
         }
@@ -261,6 +272,10 @@ impl<J: Journal> Holder<J> {
         }
     }
 
+    fn target_after_end(&self, now: Moment) -> Target {
+        self.link.target_after_end(self.terms.map(|terms| terms.ttl), now)
+    }
+
     pub(super) fn dial_first(&mut self) {
         self.link.number = self.link.number.next();
         let (link, target, attempt) = (self.link.number, Target::Next, 0);
@@ -273,6 +288,7 @@ impl<J: Journal> Holder<J> {
         let was_live = self.link.is_live();
         self.effects.push_back(Effect::Hangup(self.link.number));
         self.link.number = self.link.number.next();
+        self.link.set_target(&target, now);
         self.link.stage = Stage::Dialling;
         self.link.last_message_at = now;
         self.link.beat_at = Moment::NEVER;
@@ -428,36 +444,6 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, now: Moment) {
-        let Refusal { reason, message } = refusal;
-        if reason != RefusalReason::Left {
-            self.notice(Notice::Refused(reason.clone(), message));
-        }
-        match reason {
-            RefusalReason::Left => self.goodbye_answered(now),
-            RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
-            RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
-            RefusalReason::NewerIncarnation(newer) => {
-                // If the record cannot be written, the coordinator refuses the next hello, too.
-                if self.restart_journal(newer, now).is_ok() {
-                    self.notice(Notice::IncarnationRaised(self.config.incarnation));
-                }
-                self.redial(Target::Next, now);
-            }
-            RefusalReason::NotLeader(None)
-            | RefusalReason::UnknownCluster
-            | RefusalReason::NewerLink
-            | RefusalReason::Protocol
-            | RefusalReason::Limit
-            | RefusalReason::Invalid
-            | RefusalReason::Unauthorized
-            | RefusalReason::GoAway
-            | RefusalReason::EpochAhead
-            | RefusalReason::NameTaken
-            | RefusalReason::OtherCell => self.redial(Target::Next, now),
-        }
-    }
-
     /// Starts the journal again under a higher incarnation: another agent of this name may have
     /// leases that this journal does not list.
     pub(super) fn restart_journal(
@@ -480,16 +466,6 @@ impl<J: Journal> Holder<J> {
             (self.first, self.begun, self.complete) = (incarnation, now, false);
         }
         Ok(())
-    }
-
-    /// Stops permanently: a newer agent has taken over the worker.
-    fn superseded(&mut self) {
-        self.stop_link();
-        self.link.stage = Stage::Superseded;
-        self.pool = None;
-        self.streams.clear();
-        self.changed();
-        self.effects.push_back(Effect::Superseded);
     }
 
     pub(super) fn reset_attempts(&mut self) {

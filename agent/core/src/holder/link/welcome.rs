@@ -67,6 +67,7 @@ impl<J: Journal> Holder<J> {
         }
         self.terms = Some(terms);
         self.link.welcomed = true;
+        self.link.named = None;
         self.link.stage = Stage::Reported;
         self.link.goodbye.is_answered = answers_goodbye;
         self.link.reported_to = Some((epoch, term));

@@ -1,0 +1,55 @@
+//! The leader that a replica has named, until a leader has welcomed the agent.
+
+use std::time::Duration;
+
+use leasehold_types::Moment;
+
+use super::{Link, Stage};
+use crate::effect::Target;
+
+/// The longest time for which an agent dials a named leader again that ends its connections. After
+/// a failover all agents dial at once, and a leader ends connections without a hello where others
+/// wait. The next address may be that of the leader before, which hangs and ends none.
+const NAMED_MAX: Duration = Duration::from_secs(2);
+/// The part of a lease that this takes at most: a named leader may hang as well.
+const NAMED_PER_TTL: u32 = 5;
+
+/// A leader that a replica has named.
+#[derive(Clone, Debug)]
+pub(super) struct NamedLeader {
+    address: String,
+    /// When it was first named.
+    at: Moment,
+}
+
+impl Link {
+    /// The next dial goes to this target.
+    pub(super) fn set_target(&mut self, target: &Target, now: Moment) {
+        match target {
+            Target::Next => self.named = None,
+            Target::Leader(address) if self.is_named(address) => {}
+            Target::Leader(address) => {
+                self.named = Some(NamedLeader { address: address.clone(), at: now });
+            }
+        }
+    }
+
+    /// Where to dial after the coordinator has ended the connection or has no place for the agent,
+    /// where leases last for `ttl`.
+    pub(super) fn target_after_end(&self, ttl: Option<Duration>, now: Moment) -> Target {
+        // A coordinator that accepts no connection does not run.
+        let accepted_connection = self.stage == Stage::Greeting;
+        let limit = ttl.map_or(NAMED_MAX, |ttl| NAMED_MAX.min(ttl / NAMED_PER_TTL));
+        match &self.named {
+            Some(named) if accepted_connection && now < named.at + limit => {
+                Target::Leader(named.address.clone())
+            }
+            Some(_) | None => Target::Next,
+        }
+    }
+
+    /// Whether the newest link leads to this leader because a replica has named it.
+    pub(super) fn is_named(&self, leader: &str) -> bool {
+        self.named.as_ref().is_some_and(|named| named.address == leader)
+    }
+}
