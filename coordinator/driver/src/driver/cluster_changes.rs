@@ -69,23 +69,36 @@ impl ClusterChanges {
         self.sender.downgrade()
     }
 
+    /// Whether somebody watches. A later watcher begins with a read of everything.
+    fn is_watched(&self) -> bool {
+        self.sender.receiver_count() > 0
+    }
+
     /// Touches the workers of an event that the core is about to take.
     pub(super) fn record_event(&mut self, event: &Event) {
+        let is_watched = self.is_watched();
+        if !is_watched {
+            self.known.clear();
+        }
         match event {
             Event::Hello(conn, hello, _) => {
                 let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
                 let key = WorkerKey { cluster, worker };
-                self.workers_by_conn.insert(*conn, key.clone());
-                self.touched.insert(key);
+                self.touched.extend(is_watched.then(|| key.clone()));
+                self.workers_by_conn.insert(*conn, key);
             }
+            Event::Closed(conn) => {
+                let closed = self.workers_by_conn.remove(conn);
+                self.touched.extend(closed.filter(|_| is_watched));
+            }
+            // Watchers of a new term read everything.
+            Event::Elected(_) | Event::Deposed { .. } => self.known.clear(),
+            _ if !is_watched => {}
             Event::Report(conn, _) | Event::Beat(conn, _) => {
                 self.touched.extend(self.workers_by_conn.get(conn).cloned());
             }
-            Event::Closed(conn) => self.touched.extend(self.workers_by_conn.remove(conn)),
             Event::Drain(key) | Event::Undrain(key) => _ = self.touched.insert(key.clone()),
             Event::Gone(keys) | Event::Removed(keys) => self.touched.extend(keys.iter().cloned()),
-            // Watchers of a new term read everything.
-            Event::Elected(_) | Event::Deposed { .. } => self.known.clear(),
             Event::Sent(_)
             | Event::Desired(_)
             | Event::NamespacesRead(_)
@@ -100,6 +113,9 @@ impl ClusterChanges {
 
     /// Touches the worker or the cluster of a notice.
     pub(super) fn record_notice(&mut self, notice: &Notice) {
+        if !self.is_watched() {
+            return;
+        }
         match notice {
             Notice::HoldEnded(cluster) => _ = self.changed.insert(cluster.clone()),
             Notice::Joined(worker)
@@ -130,8 +146,7 @@ impl ClusterChanges {
     pub(super) fn publish(&mut self, core: &Core, now: Moment) {
         let touched = std::mem::take(&mut self.touched);
         let mut changed = std::mem::take(&mut self.changed);
-        if self.sender.receiver_count() == 0 {
-            // A later watcher begins with a read of everything.
+        if !self.is_watched() {
             self.known.clear();
             return;
         }
