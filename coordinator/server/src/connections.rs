@@ -25,7 +25,7 @@ use tonic::transport::server::Connected;
 
 pub(crate) use self::callers::{CallerLimit, TooManyConnections};
 use self::fair_queue::FairQueue;
-pub(crate) use self::peer::{AllowedCall, IDLE_MAX, Peer};
+pub(crate) use self::peer::{AllowedCall, IDLE_MAX, Peer, WeakPeer};
 use self::places::{Evicted, Place, Places};
 
 /// How long a peer may take to send its first bytes.

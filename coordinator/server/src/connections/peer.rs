@@ -6,7 +6,7 @@
 use std::iter;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ const IDLE_WITHOUT_PLACE_MAX: Duration = Duration::from_secs(1);
 /// The peer of one connection, in the extensions of each of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer(Arc<PeerState>);
+
+/// A peer whose connection may have ended.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakPeer(Weak<PeerState>);
 
 #[derive(Debug)]
 struct PeerState {
@@ -85,6 +89,11 @@ impl Peer {
     pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
         let secured = || extensions.get::<TlsConnectInfo<Self>>().map(TlsConnectInfo::get_ref);
         extensions.get().or_else(secured)
+    }
+
+    /// The same peer, without keeping what its connection has.
+    pub(crate) fn downgrade(&self) -> WeakPeer {
+        WeakPeer(Arc::downgrade(&self.0))
     }
 
     /// Its address.
@@ -168,6 +177,13 @@ impl Peer {
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
         self.0.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WeakPeer {
+    /// The peer, unless its connection has ended.
+    pub(crate) fn upgrade(&self) -> Option<Peer> {
+        self.0.upgrade().map(Peer)
     }
 }
 

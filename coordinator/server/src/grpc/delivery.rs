@@ -1,16 +1,15 @@
 //! Ends the connection of a peer that does not take a session's messages. HTTP/2 asks the session
 //! for a message only while the peer has room for it, so the session itself never notices.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::Shared;
 use leasehold_types::message::CoordinatorMessage;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
 
-use crate::connections::Peer;
+use crate::connections::WeakPeer;
 
 /// How often a session is checked for a message that is not taken.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -18,9 +17,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const CHECKS_MIN: u64 = 2;
 /// The bytes of a long message that a peer must take between two checks.
 const BYTES_PER_CHECK: u64 = 256 * 1024;
-
-/// Resolves when the stream to the peer has ended.
-pub(super) type StreamEnd = Shared<oneshot::Receiver<()>>;
 
 /// What the sending side of a session has done.
 #[derive(Debug, Default)]
@@ -56,23 +52,72 @@ pub(super) struct Delivery {
     pub(super) progress: Arc<SendProgress>,
     /// The messages on their way to the stream; nobody has them once the session has ended.
     pub(super) slot: mpsc::WeakSender<Box<CoordinatorMessage>>,
-    pub(super) end: StreamEnd,
-    pub(super) peer: Option<Peer>,
+    /// Weak, so that a connection that has ended frees its place at once.
+    pub(super) peer: Option<WeakPeer>,
+}
+
+/// The streams of a port. One timer checks them all.
+#[derive(Debug, Default)]
+pub(super) struct Deliveries(Mutex<Vec<CheckedDelivery>>);
+
+#[derive(Debug)]
+struct CheckedDelivery {
+    delivery: Delivery,
+    /// The polls at the last check; none before the first one.
+    seen: Option<u64>,
+    /// The checks in a row that found nothing taken.
+    checks: u64,
+}
+
+impl Deliveries {
+    /// Checks the streams that are added until this is dropped.
+    pub(super) fn start() -> Arc<Self> {
+        let deliveries = Arc::<Self>::default();
+        let checked = Arc::downgrade(&deliveries);
+        tokio::spawn(async move {
+            let mut checks = interval(CHECK_INTERVAL);
+            checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                checks.tick().await;
+                let Some(deliveries) = checked.upgrade() else { return };
+                deliveries.lock().retain_mut(CheckedDelivery::check);
+            }
+        });
+        deliveries
+    }
+
+    /// Checks this stream until it has ended. One whose session has ended must end in time, too.
+    pub(super) fn add(&self, delivery: Delivery) {
+        self.lock().push(CheckedDelivery { delivery, seen: None, checks: 0 });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<CheckedDelivery>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CheckedDelivery {
+    /// Ends the connection if its peer takes nothing. Returns whether to check the stream again.
+    fn check(&mut self) -> bool {
+        let Self { delivery, seen, checks } = self;
+        if delivery.has_ended() {
+            return false;
+        }
+        let polls = Some(delivery.progress.polls.load(Ordering::Relaxed));
+        *checks = if polls == *seen && delivery.is_pending() { *checks + 1 } else { 0 };
+        *seen = polls;
+        let is_stalled = *checks >= delivery.progress.checks_max();
+        if is_stalled {
+            delivery.end_connection();
+        }
+        !is_stalled
+    }
 }
 
 impl Delivery {
-    /// Watches the stream until it has ended. A stream whose session has ended must end in time,
-    /// too.
-    pub(super) async fn watch(self) {
-        let (mut seen, mut checks) = (0, 0);
-        while timeout(CHECK_INTERVAL, self.end.clone()).await.is_err() {
-            let polls = self.progress.polls.load(Ordering::Relaxed);
-            checks = if polls == seen && self.is_pending() { checks + 1 } else { 0 };
-            seen = polls;
-            if checks >= self.progress.checks_max() {
-                return self.end_connection();
-            }
-        }
+    /// Whether the stream has ended: it has the progress as long as it lasts.
+    fn has_ended(&self) -> bool {
+        Arc::strong_count(&self.progress) == 1
     }
 
     fn is_pending(&self) -> bool {
@@ -81,7 +126,7 @@ impl Delivery {
     }
 
     fn end_connection(&self) {
-        let Some(peer) = &self.peer else { return };
+        let Some(peer) = self.peer.as_ref().and_then(WeakPeer::upgrade) else { return };
         let address = peer.address();
         tracing::debug!(peer = %address, "connection dropped: its peer does not take its messages");
         peer.end_after(Duration::ZERO);
@@ -90,27 +135,52 @@ impl Delivery {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
-
     use super::*;
 
-    fn delivery() -> (Delivery, mpsc::Sender<Box<CoordinatorMessage>>, oneshot::Sender<()>) {
+    /// A stream that has its progress, and the messages on their way to it.
+    struct Stream {
+        progress: Arc<SendProgress>,
+        slot: mpsc::Sender<Box<CoordinatorMessage>>,
+        checked: CheckedDelivery,
+    }
+
+    fn stream() -> Stream {
         let (slot, _) = mpsc::channel(1);
-        let (alive, gone) = oneshot::channel();
-        let (progress, end) = (Arc::default(), gone.shared());
-        (Delivery { progress, slot: slot.downgrade(), end, peer: None }, slot, alive)
+        let progress = Arc::<SendProgress>::default();
+        let delivery = Delivery { progress: progress.clone(), slot: slot.downgrade(), peer: None };
+        Stream { progress, slot, checked: CheckedDelivery { delivery, seen: None, checks: 0 } }
     }
 
     #[test]
     fn a_stream_with_nothing_to_send_waits_for_nothing_until_its_session_ends() {
-        let (delivery, slot, _alive) = delivery();
-        delivery.progress.note_poll(true);
+        let Stream { progress, slot, checked: CheckedDelivery { delivery, .. } } = stream();
+        progress.note_poll(true);
         assert!(!delivery.is_pending());
-        delivery.progress.note_poll(false);
+        progress.note_poll(false);
         assert!(delivery.is_pending());
-        delivery.progress.note_poll(true);
+        progress.note_poll(true);
         drop(slot);
         assert!(delivery.is_pending(), "the end of the stream is still to come");
+    }
+
+    #[test]
+    fn a_peer_stalls_if_it_takes_nothing_for_two_intervals() {
+        let mut stream = stream();
+        stream.progress.note_poll(false);
+        assert!(stream.checked.check(), "the first check only notes what was taken");
+        assert!(stream.checked.check());
+        stream.progress.note_poll(false);
+        assert!(stream.checked.check(), "it has taken a message");
+        assert!(stream.checked.check());
+        assert!(!stream.checked.check());
+    }
+
+    #[test]
+    fn a_stream_that_has_ended_is_not_checked_any_more() {
+        let Stream { progress, mut checked, .. } = stream();
+        assert!(checked.check());
+        drop(progress);
+        assert!(!checked.check());
     }
 
     #[test]

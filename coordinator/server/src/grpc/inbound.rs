@@ -20,12 +20,11 @@ use leasehold_types::message::{
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::agent_rate::{AgentRate, AgentRates};
-use super::delivery::StreamEnd;
 use super::message_budget::SessionBudget;
 use super::session_limits::{SessionLimits, SessionPermit};
 use crate::connections::Peer;
@@ -82,17 +81,18 @@ type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
 
 impl Inbound {
     /// Receives until either side ends the session, then notifies the driver. Releases
-    /// `unauthenticated` once the peer is authenticated.
+    /// `unauthenticated` once the peer is authenticated. `gone` resolves when the stream to the
+    /// peer has ended.
     pub(crate) async fn run(
         self,
         slot: Slot,
         unauthenticated: KeyedPermit<Option<IpAddr>>,
         mut messages: Streaming<Bytes>,
-        gone: StreamEnd,
+        mut gone: oneshot::Receiver<()>,
     ) {
         let greeted = tokio::select! {
             greeted = self.greet(&mut messages) => greeted,
-            _ = gone.clone() => return,
+            _ = &mut gone => return,
             () = self.port.events.closed() => Err(shutting_down()),
             () = self.port.progress.stalled() => Err(stalled()),
         };

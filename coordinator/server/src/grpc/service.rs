@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::Access;
@@ -31,7 +30,7 @@ use tracing::Instrument;
 
 use super::agent_rate::AgentRates;
 use super::credentials::credentials;
-use super::delivery::Delivery;
+use super::delivery::{Deliveries, Delivery};
 use super::inbound::Inbound;
 use super::message_budget::{MessageBudget, SessionBudget};
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
@@ -73,6 +72,8 @@ struct Shared {
     replicas: Arc<Replicas>,
     /// The sessions that are not served yet.
     line: Arc<Line>,
+    /// The streams to agents.
+    deliveries: Arc<Deliveries>,
     /// The number of the next connection.
     next: AtomicU64,
 }
@@ -108,6 +109,7 @@ impl SessionServer {
             other_cells,
             replicas,
             line,
+            deliveries: Deliveries::start(),
             next,
         }))
     }
@@ -123,15 +125,18 @@ impl SessionServer {
         let address = peer.as_ref().map(Peer::address);
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (alive, gone) = oneshot::channel();
-        let gone = gone.shared();
         let sent = Arc::clone(&port.sent);
         let asks = request.metadata().contains_key(WAITING_METADATA);
         let interval = asks.then_some(WAITING_INTERVAL);
         let waiting = WaitingSession::new(self.0.line.join(), interval);
         let term_guard = Arc::clone(&port.term_guard);
         let outbound = Outbound::new(conn, slot_out, sent, term_guard, waiting, alive);
-        let (progress, end) = (outbound.progress(), gone.clone());
-        let delivery = Delivery { progress, slot: slot.downgrade(), end, peer: peer.clone() };
+        let (progress, slot_of_delivery) = (outbound.progress(), slot.downgrade());
+        self.0.deliveries.add(Delivery {
+            progress,
+            slot: slot_of_delivery,
+            peer: peer.as_ref().map(Peer::downgrade),
+        });
         let unauthenticated = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
@@ -147,7 +152,6 @@ impl SessionServer {
                 port.metrics.refused(&refusal.reason);
                 let message = Box::new(CoordinatorMessage::Refusal(refusal));
                 slot.try_send(message).expect("a new slot is empty");
-                tokio::spawn(delivery.watch());
                 return Ok(self.answer(outbound));
             }
         };
@@ -158,9 +162,8 @@ impl SessionServer {
         let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
         let inbound = Inbound { conn, peer, shown, port, limits, bytes, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
-        let receive =
-            inbound.run(slot, unauthenticated, request.into_inner(), gone).instrument(span);
-        tokio::spawn(futures_util::future::join(receive, delivery.watch()));
+        let receive = inbound.run(slot, unauthenticated, request.into_inner(), gone);
+        tokio::spawn(receive.instrument(span));
         let mut response = self.answer(outbound);
         if is_ignored {
             let value = MetadataValue::from_static(TOKEN_IGNORED);
