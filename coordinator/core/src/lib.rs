@@ -206,6 +206,7 @@ pub mod exposure;
 mod ledger;
 mod merge;
 mod observed;
+mod ordered_table;
 pub mod planner;
 pub mod turn;
 pub mod view;

@@ -1,7 +1,6 @@
 //! All accounts of a term, and sums over them. Invariant: an account is changed only through a
 //! guard, which updates the sums when it is dropped.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref, DerefMut};
 use std::sync::Arc;
@@ -11,14 +10,17 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::{Account, faults};
 use crate::exposure::AccountId;
+use crate::ordered_table::OrderedTable;
 
 /// The accounts by worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accounts {
     /// A worker's claims share its key.
-    all: BTreeMap<Arc<WorkerKey>, Account>,
+    all: OrderedTable<Arc<WorkerKey>, Account>,
     /// The workers of present accounts. Of accounts with one id, as a what-if may have them, one.
     by_id: BTreeMap<AccountId, Arc<WorkerKey>>,
+    /// How many of them are of former agents.
+    former: usize,
     sums: ClusterSums,
 }
 
@@ -70,24 +72,21 @@ impl Accounts {
         key: &'a WorkerKey,
         new: impl FnOnce() -> Account,
     ) -> AccountMut<'a> {
-        let Self { all, by_id, sums } = self;
-        let (before, account) = match all.entry(Arc::new(key.clone())) {
-            Entry::Occupied(entry) => {
-                let account = entry.into_mut();
-                (PoolFacts::of(account), account)
-            }
-            Entry::Vacant(entry) => {
-                let shared = Arc::clone(entry.key());
-                let account = entry.insert(new());
-                by_id.insert(account.id(), shared);
-                (PoolFacts::default(), account)
-            }
-        };
-        AccountMut { key, before, account, sums }
+        let Self { all, by_id, former, sums } = self;
+        let before = all.get(key).map(PoolFacts::of);
+        if before.is_none() {
+            let (shared, account) = (Arc::new(key.clone()), new());
+            by_id.insert(account.id(), Arc::clone(&shared));
+            *former += usize::from(key.worker.is_former());
+            all.insert(shared, account);
+        }
+        let account = all.get_mut(key).expect("every worker has an account from here on");
+        AccountMut { key, before: before.unwrap_or_default(), account, sums }
     }
 
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Account> {
         let account = self.all.remove(key)?;
+        self.former -= usize::from(key.worker.is_former());
         if self.by_id.get(&account.id()).is_some_and(|of| **of == *key) {
             self.by_id.remove(&account.id());
         }
@@ -99,7 +98,8 @@ impl Accounts {
     pub(super) fn rename(&mut self, key: &WorkerKey, to: &Arc<WorkerKey>) -> Option<&Account> {
         let account = self.remove(key)?;
         self.sums.record_change(to, PoolFacts::default(), PoolFacts::of(&account));
-        let account = self.all.entry(Arc::clone(to)).or_insert(account);
+        self.former += usize::from(to.worker.is_former());
+        let account = self.all.get_or_insert_with(to, || account);
         self.by_id.insert(account.id(), Arc::clone(to));
         Some(account)
     }
@@ -148,7 +148,7 @@ impl Accounts {
             Some(worker) => Bound::Excluded(key(worker)),
             None => Bound::Included(key(&WorkerName::first())),
         };
-        let accounts = self.all.range::<WorkerKey, _>((from, Bound::Unbounded));
+        let accounts = self.all.range::<WorkerKey>((from, Bound::Unbounded));
         let accounts = accounts.take_while(move |(key, _)| key.cluster == *cluster);
         accounts.map(|(key, account)| (&**key, account))
     }
@@ -158,8 +158,9 @@ impl Accounts {
         &'a self,
         key: &'a WorkerKey,
     ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
-        let first = key.former_first();
-        let accounts = self.all.range::<WorkerKey, _>(first..);
+        // Hardly ever are there any, and each message asks.
+        let first = (self.former > 0).then(|| key.former_first());
+        let accounts = first.into_iter().flat_map(|first| self.all.range::<WorkerKey>(first..));
         let former = accounts.take_while(move |(worker, _)| worker.present() == *key);
         former.map(|(worker, account)| (&**worker, account))
     }
@@ -170,7 +171,7 @@ impl Accounts {
         after: Option<&'a WorkerKey>,
     ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let accounts = self.all.range::<WorkerKey, _>((from, Bound::Unbounded));
+        let accounts = self.all.range::<WorkerKey>((from, Bound::Unbounded));
         accounts.map(|(key, account)| (&**key, account))
     }
 
@@ -189,9 +190,9 @@ impl Accounts {
     /// Drops some of the accounts of a term that has ended, stream by stream; whether any are left.
     pub(super) fn shrink(&mut self, by: usize) -> bool {
         for _ in 0..by {
-            let Some(mut account) = self.all.first_entry() else { return false };
-            if account.get_mut().streams.pop().is_none() {
-                account.remove();
+            let Some(key) = self.all.keys().next().cloned() else { return false };
+            if self.all.get_mut(&*key).and_then(|account| account.streams.pop()).is_none() {
+                self.all.remove(&*key);
             }
         }
         true

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::WorkerName;
 
 use crate::merge::merge;
+use crate::ordered_table::OrderedTable;
 
 /// What the planner knows of a cluster's pools.
 #[derive(Clone, Debug)]
@@ -116,7 +117,7 @@ fn slots_to_share(budget: u32, unreported: u32, present: u64) -> Option<u32> {
 /// The workers of a cluster that can take jobs, with their shares.
 #[derive(Clone, Debug, Default)]
 pub struct KeptShares {
-    workers: BTreeMap<WorkerName, KeptShare>,
+    workers: OrderedTable<WorkerName, KeptShare>,
     ranks: BTreeMap<PoolRank, Peers>,
     /// How many workers have a pool of each size.
     sizes: BTreeMap<u32, usize>,

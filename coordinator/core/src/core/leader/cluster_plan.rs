@@ -77,8 +77,10 @@ impl Leader {
     /// would be undone. It pauses for at most twice the cluster's `ttl`.
     pub(super) fn pauses_balance(&mut self, name: &ClusterName, now: Moment) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return false };
-        let mut workers = cluster.workers().values();
-        let is_disconnected = workers.any(|worker| worker.owns_streams() && !worker.is_connected());
+        let is_disconnected = cluster
+            .workers()
+            .values()
+            .any(|worker| worker.owns_streams() && !worker.is_connected());
         let ttl = cluster.spec().ttl;
         let until = cluster.schedule_mut().pause_balance(is_disconnected, ttl, now);
         if let Some(until) = until {

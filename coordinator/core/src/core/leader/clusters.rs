@@ -15,6 +15,7 @@ use crate::core::turn_budget::TurnBudget;
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Ledger};
 use crate::observed::Worker;
+use crate::ordered_table::OrderedTable;
 
 /// All clusters, by name.
 #[derive(Clone, Debug, Default)]
@@ -28,13 +29,19 @@ pub(super) struct ClusterState {
     /// The desired spec; without a budget if it is no longer desired.
     spec: Arc<Cluster>,
     is_defined: bool,
-    workers: BTreeMap<WorkerName, Worker>,
+    workers: OrderedTable<WorkerName, Worker>,
     pools: Pools,
     schedule: PlanSchedule,
     hold_ended: bool,
 }
 
 impl Clusters {
+    /// The same name, shared with those of its workers: names that share their text are compared
+    /// without reading it.
+    pub(super) fn shared_name(&self, name: ClusterName) -> ClusterName {
+        self.all.get_key_value(&name).map_or(name, |(shared, _)| shared.clone())
+    }
+
     pub(super) fn get(&self, name: &ClusterName) -> Option<&ClusterState> {
         self.all.get(name)
     }
@@ -66,7 +73,7 @@ impl Clusters {
 
     /// The workers of a cluster that can own streams, by name.
     pub(super) fn stream_owners(&self, name: &ClusterName) -> Vec<WorkerName> {
-        let workers = self.all.get(name).into_iter().flat_map(|cluster| &cluster.workers);
+        let workers = self.all.get(name).into_iter().flat_map(|cluster| cluster.workers.iter());
         let owners = workers.filter(|(_, worker)| worker.owns_streams());
         owners.map(|(name, _)| name.clone()).collect()
     }
@@ -133,7 +140,7 @@ impl ClusterState {
         Self {
             spec,
             is_defined: true,
-            workers: BTreeMap::new(),
+            workers: OrderedTable::default(),
             pools: Pools::default(),
             schedule: PlanSchedule::default(),
             hold_ended: false,
@@ -151,7 +158,7 @@ impl ClusterState {
     }
 
     /// Its workers, by name.
-    pub(super) fn workers(&self) -> &BTreeMap<WorkerName, Worker> {
+    pub(super) fn workers(&self) -> &OrderedTable<WorkerName, Worker> {
         &self.workers
     }
 
@@ -161,7 +168,7 @@ impl ClusterState {
         name: &WorkerName,
         incarnation: Incarnation,
     ) -> &mut Worker {
-        self.workers.entry(name.clone()).or_insert_with(|| Worker::new(incarnation))
+        self.workers.get_or_insert_with(name, || Worker::new(incarnation))
     }
 
     pub(super) fn insert_worker(&mut self, name: WorkerName, worker: Worker) {

@@ -26,7 +26,8 @@ impl Leader {
     ) {
         let agent = hello.identity;
         let identity = agent.filter(|_| self.replica.config().keeps_names);
-        let hello = Hello { identity, ..hello };
+        let cluster = self.clusters.shared_name(hello.cluster);
+        let hello = Hello { identity, cluster, ..hello };
         let key = self.agent_rules().account_key(&hello);
         if !self.agent_rules().is_of_another(&hello, &key)
             && !mutation::on(Mutation::RefusedIsSilent)

@@ -11,6 +11,7 @@ use crate::core::turn_budget::TurnBudget;
 use crate::desired::{Cluster, RolloutOrder};
 use crate::ledger::{Account, Ledger};
 use crate::observed::Worker;
+use crate::ordered_table::OrderedTable;
 use crate::planner::pools::{KeptShares, PoolFacts, PoolRank};
 
 /// Shares that are changed per unit of work.
@@ -40,7 +41,7 @@ pub(super) struct Pools {
 pub(super) struct PoolSources<'a> {
     pub(super) name: &'a ClusterName,
     pub(super) spec: &'a Cluster,
-    pub(super) workers: &'a BTreeMap<WorkerName, Worker>,
+    pub(super) workers: &'a OrderedTable<WorkerName, Worker>,
     pub(super) ledger: &'a Ledger,
     pub(super) avoided: &'a BTreeSet<WorkerKey>,
 }
