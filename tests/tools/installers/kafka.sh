@@ -31,7 +31,7 @@ install_kafka() {
     fi
     kafka_has_jars "$folder" && return
     echo "==> fetching Kafka's clients (the first time up to some minutes)"
-    rm -rf "$folder" "$folder.new"
+    rm -rf "$folder.new"
     if ! mvn --batch-mode --quiet -Dstyle.color=never --file "$here/kafka/pom.xml" "$copy" \
         -DoutputDirectory="$folder.new" >"$log" 2>&1; then
         left_out "Kafka's assignors" "Maven could not fetch them: $(grep -m 1 ERROR "$log")"
@@ -41,5 +41,7 @@ install_kafka() {
         left_out "Kafka's assignors" "the jars do not have the sums of tests/tools/kafka/SHA256SUMS"
         return
     fi
+    # What was there stays until its replacement is complete.
+    rm -rf "$folder"
     mv "$folder.new" "$folder"
 }
