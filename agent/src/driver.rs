@@ -277,10 +277,8 @@ impl Driver {
         let now = clock::now();
         self.wake(now);
         let Successor { over, leader, epoch } = successor;
-        if self.link.as_ref().is_some_and(|link| link.number != over && link.address == leader) {
-            return;
-        }
-        if self.holder.handle_successor(over, leader.clone(), now) {
+        let dialled = self.link.as_ref().map(|link| link.address.as_str());
+        if self.holder.handle_successor(over, leader.clone(), dialled, now) {
             tracing::info!(leader, epoch = epoch.0, "another replica leads now");
         }
     }

@@ -229,7 +229,10 @@ impl Driver {
             let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
             tokio::select! {
                 Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
-                Some(successor) = self.successors.recv() => self.handle_successor(successor),
+                Some(Successor { over, leader, .. }) = self.successors.recv() => {
+                    let dialled = self.link.as_ref().map(|link| link.address.as_str());
+                    self.holder.handle_successor(over, leader, dialled, now());
+                }
                 Some(order) = orders.recv() => self.obey(order),
                 () = tokio::time::sleep(wakeup.unwrap_or(Duration::MAX)) => {}
             }
@@ -238,14 +241,6 @@ impl Driver {
                 self.holder.handle_wake(now);
             }
             self.carry_out(now);
-        }
-    }
-
-    fn handle_successor(&mut self, Successor { over, leader, .. }: Successor) {
-        let is_dialled =
-            self.link.as_ref().is_some_and(|link| link.number != over && link.address == leader);
-        if !is_dialled {
-            self.holder.handle_successor(over, leader, now());
         }
     }
 

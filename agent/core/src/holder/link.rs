@@ -235,13 +235,19 @@ impl<J: Journal> Holder<J> {
 
     /// A replica says that another one has come to lead than the one that link `over` leads to. A
     /// leader that hangs ends no connection, so the agent leaves that link, and a later one on
-    /// which it waits for a welcome: that must not be a link to `leader`.
-    /// Returns whether the agent dials the new leader.
-    pub fn handle_successor(&mut self, over: LinkNumber, leader: String, now: Moment) -> bool {
+    /// which it waits for a welcome, unless that leads to the new leader: `dialled` is the address
+    /// of the newest link. Returns whether the agent dials the new leader.
+    pub fn handle_successor(
+        &mut self,
+        over: LinkNumber,
+        leader: String,
+        dialled: Option<&str>,
+        now: Moment,
+    ) -> bool {
         let is_over = over == self.link.number
             || match self.link.stage {
                 Stage::Dialling => true,
-                Stage::Greeting => !self.link.is_named(&leader),
+                Stage::Greeting => dialled != Some(leader.as_str()),
                 Stage::Reported | Stage::Live | Stage::Stopped | Stage::Superseded => false,
             };
         if !is_over || self.link.is_stopped() {
@@ -270,10 +276,6 @@ impl<J: Journal> Holder<J> {
                 self.protocol_violation("a welcome without a hello", now);
             }
         }
-    }
-
-    fn target_after_end(&self, now: Moment) -> Target {
-        self.link.target_after_end(self.terms.map(|terms| terms.ttl), now)
     }
 
     pub(super) fn dial_first(&mut self) {

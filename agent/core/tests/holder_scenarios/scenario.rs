@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent_core::{
-    Config, Effect, Holder, Journal, JournalError, LeaseKinds, Memory, Record,
+    Config, Effect, Holder, Journal, JournalError, LeaseKinds, Memory, Record, Target,
 };
 use leasehold_scenario::{Language, Words};
 use leasehold_types::message::{
@@ -97,6 +97,8 @@ pub(crate) struct HolderScenario {
     holder: Holder<Kept>,
     journal: Kept,
     link: LinkNumber,
+    /// Where that link was dialled, if a leader was named.
+    dialled: Option<String>,
     incarnation: Incarnation,
     who: Options,
     now: Moment,
@@ -122,7 +124,7 @@ impl Language for HolderScenario {
         let config = config(incarnation, &who);
         let holder = Holder::new(config, Memory::default(), journal.clone(), now);
         let link = LinkNumber(0);
-        let mut scenario = Self { holder, journal, link, incarnation, who, now };
+        let mut scenario = Self { holder, journal, link, dialled: None, incarnation, who, now };
         // The first dial.
         scenario.complete("", &mut String::new());
         scenario
@@ -156,8 +158,12 @@ impl Language for HolderScenario {
 
     fn complete(&mut self, _: &str, outcome: &mut String) {
         while let Some(effect) = self.holder.poll_effect() {
-            if let Effect::Dial { link, .. } = effect {
-                self.link = link;
+            if let Effect::Dial { link, target, .. } = &effect {
+                self.link = *link;
+                self.dialled = match target {
+                    Target::Leader(leader) => Some(leader.clone()),
+                    Target::Next => None,
+                };
             }
             if let Some(line) = shown::effect(effect) {
                 let _ = writeln!(outcome, "{line}");
@@ -176,7 +182,8 @@ impl HolderScenario {
             "successor" => {
                 let leader = words.next("ADDRESS").to_owned();
                 let number = self.link.0 - u64::from(words.flag("earlier"));
-                self.holder.handle_successor(LinkNumber(number), leader, now);
+                let dialled = self.dialled.as_deref();
+                self.holder.handle_successor(LinkNumber(number), leader, dialled, now);
             }
             "welcome" => self.take(welcome(words)),
             "refuse" => self.take(refusal(words)),

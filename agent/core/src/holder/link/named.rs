@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use leasehold_types::Moment;
 
-use super::{Link, Stage};
+use super::{Holder, Link, Stage};
 use crate::effect::Target;
+use crate::journal::Journal;
 
 /// The longest time for which an agent dials a named leader again that ends its connections. After
 /// a failover all agents dial at once, and a leader ends connections without a hello where others
@@ -25,31 +26,27 @@ pub(super) struct NamedLeader {
 impl Link {
     /// The next dial goes to this target.
     pub(super) fn set_target(&mut self, target: &Target, now: Moment) {
-        match target {
-            Target::Next => self.named = None,
-            Target::Leader(address) if self.is_named(address) => {}
-            Target::Leader(address) => {
-                self.named = Some(NamedLeader { address: address.clone(), at: now });
-            }
+        let Target::Leader(address) = target else {
+            self.named = None;
+            return;
+        };
+        if self.named.as_ref().is_none_or(|named| named.address != *address) {
+            self.named = Some(NamedLeader { address: address.clone(), at: now });
         }
     }
+}
 
-    /// Where to dial after the coordinator has ended the connection or has no place for the agent,
-    /// where leases last for `ttl`.
-    pub(super) fn target_after_end(&self, ttl: Option<Duration>, now: Moment) -> Target {
+impl<J: Journal> Holder<J> {
+    /// Where to dial after the coordinator has ended the connection or has no place for the agent.
+    pub(super) fn target_after_end(&self, now: Moment) -> Target {
         // A coordinator that accepts no connection does not run.
-        let accepted_connection = self.stage == Stage::Greeting;
-        let limit = ttl.map_or(NAMED_MAX, |ttl| NAMED_MAX.min(ttl / NAMED_PER_TTL));
-        match &self.named {
-            Some(named) if accepted_connection && now < named.at + limit => {
+        let accepted_connection = self.link.stage == Stage::Greeting;
+        let part = self.terms.map_or(NAMED_MAX, |terms| terms.ttl / NAMED_PER_TTL);
+        match &self.link.named {
+            Some(named) if accepted_connection && now < named.at + part.min(NAMED_MAX) => {
                 Target::Leader(named.address.clone())
             }
             Some(_) | None => Target::Next,
         }
-    }
-
-    /// Whether the newest link leads to this leader because a replica has named it.
-    pub(super) fn is_named(&self, leader: &str) -> bool {
-        self.named.as_ref().is_some_and(|named| named.address == leader)
     }
 }
