@@ -8,15 +8,7 @@ install_chromium() {
     # Without a font a page has no text, and every test of what it looks like passes.
     chromium_has_font || wanted+=(fonts-dejavu-core)
     ((${#wanted[@]} > 0)) || return 0
-    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-        left_out "tests of the page" "they need ${wanted[*]} (Debian's names)"
-        return
-    fi
-    echo "==> installing ${wanted[*]} (Debian's packages, up to a minute)"
-    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
-        left_out "tests of the page" "apt-get could not install: $(tail -n 1 "$log")"
-    fi
+    packages "tests of the page" "${wanted[@]}" || return 0
 }
 
 # chromium_has_font: whether any font is installed.

@@ -6,20 +6,6 @@ kafka_has_jars() {
     (cd "$1" && sha256sum --check --status "$here/kafka/SHA256SUMS") 2>/dev/null
 }
 
-# kafka_packages PACKAGE...: installs Debian's packages. Fails if it cannot.
-kafka_packages() {
-    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-        left_out "Kafka's assignors" "they need $* (Debian's names)"
-        return 1
-    fi
-    echo "==> installing $* (Debian's packages, up to a minute)"
-    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
-        left_out "Kafka's assignors" "apt-get could not install: $(tail -n 1 "$log")"
-        return 1
-    fi
-}
-
 install_kafka() {
     local wanted=() folder=$root/.cache/kafka
     local copy=org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies
@@ -27,7 +13,7 @@ install_kafka() {
     command -v javac >/dev/null || wanted+=(default-jdk-headless)
     kafka_has_jars "$folder" || command -v mvn >/dev/null || wanted+=(maven)
     if ((${#wanted[@]} > 0)); then
-        kafka_packages "${wanted[@]}" || return 0
+        packages "Kafka's assignors" "${wanted[@]}" || return 0
     fi
     kafka_has_jars "$folder" && return
     echo "==> fetching Kafka's clients (the first time up to some minutes)"

@@ -15,13 +15,5 @@ install_node() {
     done
     [[ -x /usr/lib/cni/ptp || -x /opt/cni/bin/ptp ]] || wanted+=(containernetworking-plugins)
     ((${#wanted[@]} > 0)) || return 0
-    if ! command -v apt-get >/dev/null; then
-        left_out "tests on a real node" "they need ${wanted[*]} (Debian's names)"
-        return
-    fi
-    echo "==> installing ${wanted[*]} (Debian's packages, some seconds)"
-    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
-        left_out "tests on a real node" "apt-get could not install: $(tail -n 1 "$log")"
-    fi
+    packages "tests on a real node" "${wanted[@]}" || return 0
 }

@@ -37,13 +37,5 @@ install_packaging() {
     done
     [[ -e /usr/aarch64-linux-gnu/lib/libc.a ]] || wanted+=(libc6-dev-arm64-cross)
     ((${#wanted[@]} > 0)) || return 0
-    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-        left_out "programs for arm64" "they need ${wanted[*]} (Debian's names)"
-        return
-    fi
-    echo "==> installing ${wanted[*]} (Debian's packages, up to a minute)"
-    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
-        left_out "programs for arm64" "apt-get could not install: $(tail -n 1 "$log")"
-    fi
+    packages "programs for arm64" "${wanted[@]}" || return 0
 }
