@@ -1,11 +1,12 @@
-//! Beats and renewals: an answer to any beat of the last lease time renews the leases, and the
-//! release of many streams costs few beats.
+//! Beats and renewals: an answer to any beat of the last lease time renews the leases, the release
+//! of many streams costs few beats, and leases that are only added are acknowledged later.
 
 use std::time::Duration;
 
 use leasehold_agent_core::{Config, Effect, Holder, Journal, JournalError, Memory, Record};
 use leasehold_types::message::{
-    AgentMessage, CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms, Welcome,
+    AgentMessage, Beat, CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
+    Welcome,
 };
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, LinkNumber, Moment, Nonce, SetName, StreamKey, StreamName,
@@ -78,6 +79,40 @@ fn an_answer_to_a_beat_that_was_not_sent_renews_nothing() {
     assert_eq!(holder.lease(later).pool.until, before);
 }
 
+#[test]
+fn added_leases_are_acknowledged_within_a_quarter_of_a_second() {
+    let now = Moment(1_000_000_000_000);
+    let mut holder = connected(now);
+    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a report");
+    holder.handle_message(LINK, granted(1, nonce, true, held), now);
+    assert!(sent_messages(&mut holder).is_none(), "no other worker waits for it");
+    holder.handle_wake(now + Duration::from_millis(249));
+    assert!(sent_messages(&mut holder).is_none(), "nobody waits for it");
+    let waited = Duration::from_millis(250);
+    holder.handle_wake(now + waited);
+    let beat = sent_messages(&mut holder).and_then(|sent| sent.beat).expect("a beat");
+    assert_eq!((beat.applied, beat.changed_ago), (GrantNumber(1), waited));
+}
+
+#[test]
+fn a_smaller_pool_is_acknowledged_at_once() {
+    let now = Moment(1_000_000_000_000);
+    let mut holder = connected(now);
+    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a report");
+    for (number, size, at_once) in [(1, 2, false), (2, 3, false), (3, 2, true)] {
+        let pool = PoolGrant { token: token(number), size, floor: 0 };
+        let grant = Grant {
+            snapshot: number == 1,
+            pool: Some(pool),
+            ..Grant::renewal(EPOCH, GrantNumber(number), nonce, terms())
+        };
+        holder.handle_message(LINK, CoordinatorMessage::Grant(grant), now);
+        let applied = sent_messages(&mut holder).and_then(|sent| sent.beat);
+        let applied = applied.map(|beat| beat.applied);
+        assert_eq!(applied, at_once.then_some(GrantNumber(number)), "a pool of {size}");
+    }
+}
+
 /// A holder that has reported.
 fn connected(now: Moment) -> Holder<Kept> {
     let worker = WorkerKey {
@@ -104,10 +139,9 @@ fn with_revoked_streams(now: Moment) -> Holder<Kept> {
     let mut holder = connected(now);
     let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a report");
     holder.handle_message(LINK, granted(1, nonce, true, held), now);
-    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a beat after the grant");
     assert_eq!(holder.lease(now).streams.len() as u64, STREAMS, "the worker sees them");
     holder.handle_message(LINK, granted(2, nonce, false, revoked), now);
-    sent_messages(&mut holder).expect("a beat after the grant");
+    sent_messages(&mut holder).expect("a beat after the revocation");
     holder
 }
 
@@ -121,23 +155,26 @@ fn release(holder: &mut Holder<Kept>, number: u64, now: Moment) {
 struct SentMessages {
     /// The newest report or beat.
     nonce: Nonce,
+    /// The newest beat.
+    beat: Option<Beat>,
     /// The streams that were released.
     released: u64,
 }
 
 fn sent_messages(holder: &mut Holder<Kept>) -> Option<SentMessages> {
-    let (mut newest, mut released) = (None, 0);
+    let (mut newest, mut last, mut released) = (None, None, 0);
     while let Some(effect) = holder.poll_effect() {
         match effect {
             Effect::Send(LINK, AgentMessage::Report(report)) => newest = Some(report.nonce),
             Effect::Send(LINK, AgentMessage::Beat(beat)) => {
                 newest = Some(beat.nonce);
                 released += beat.released.len() as u64;
+                last = Some(beat);
             }
             _ => {}
         }
     }
-    newest.map(|nonce| SentMessages { nonce, released })
+    newest.map(|nonce| SentMessages { nonce, beat: last, released })
 }
 
 fn granted(

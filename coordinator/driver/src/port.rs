@@ -10,7 +10,7 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
 use leasehold_types::limits::NamespaceShare;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello};
+use leasehold_types::message::{AgentMessage, Beat, CoordinatorMessage, Grant, Hello};
 use leasehold_types::{ClusterName, GrantNumber, Moment, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tracing::Span;
@@ -121,15 +121,16 @@ impl SessionSlot {
     }
 
     /// The time from the decision of the noted grant, and its span if that is sampled, once a beat
-    /// that came at `arrived` says that grants up to `applied` are applied.
+    /// that came at `arrived` says that it is applied.
     pub(crate) fn take_applied(
         &mut self,
-        applied: GrantNumber,
+        beat: &Beat,
         arrived: Moment,
     ) -> Option<(Duration, Option<SampledSpan>)> {
-        let grant = self.unapplied.take_if(|grant| grant.number <= applied)?;
+        let grant = self.unapplied.take_if(|grant| grant.number <= beat.applied)?;
         grant.push.record("applied", true);
-        Some((arrived.since(grant.decided), SampledSpan::of(&grant.push)))
+        let took = arrived.since(grant.decided).saturating_sub(beat.changed_ago);
+        Some((took, SampledSpan::of(&grant.push)))
     }
 
     /// Whether the stream to the agent has ended.
@@ -296,5 +297,40 @@ impl Handle {
     /// The present problems of the manifests.
     pub fn problems(&self) -> Arc<Vec<Problem>> {
         Arc::clone(&self.problems.borrow())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::message::{PoolGrant, Terms};
+    use leasehold_types::{Epoch, Nonce, Token};
+
+    use super::*;
+
+    #[test]
+    fn a_push_takes_until_the_grant_was_applied_and_not_until_that_was_acknowledged() {
+        let (mut slot, _dropped) = SessionSlot::new(mpsc::channel(1).0);
+        let decided = Moment(1_000_000_000);
+        let terms = Terms {
+            ttl: Duration::from_secs(10),
+            beat: Duration::from_secs(2),
+            reserve: Duration::from_secs(11),
+            drain_deadline: Duration::from_secs(60),
+        };
+        let token = Token { epoch: Epoch(1), seq: 1 };
+        let grant = Grant {
+            pool: Some(PoolGrant { token, size: 1, floor: 0 }),
+            ..Grant::renewal(Epoch(1), GrantNumber(3), Nonce(1), terms)
+        };
+        slot.note_grant(&grant, decided, |_| Span::none());
+        let arrived = decided + Duration::from_millis(255);
+        let beat = |applied| {
+            let changed_ago = Duration::from_millis(250);
+            Beat { applied: GrantNumber(applied), changed_ago, ..Beat::example() }
+        };
+        assert!(slot.take_applied(&beat(2), arrived).is_none(), "an earlier one");
+        let (took, _) = slot.take_applied(&beat(3), arrived).expect("it is applied");
+        assert_eq!(took, Duration::from_millis(5));
+        assert!(slot.take_applied(&beat(3), arrived).is_none(), "measured once");
     }
 }

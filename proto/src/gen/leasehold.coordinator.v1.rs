@@ -837,6 +837,10 @@ pub struct Beat {
     /// of at most 200 bytes.
     #[prost(string, tag = "11")]
     pub failure: ::prost::alloc::string::String,
+    /// How long before this beat the newest grant that named leases was applied, in microseconds;
+    /// 4,294,967,295 if longer. 0 from earlier agents, which acknowledge every change at once.
+    #[prost(uint32, tag = "12")]
+    pub changed_ago_us: u32,
 }
 impl ::prost::Name for Beat {
     const NAME: &'static str = "Beat";

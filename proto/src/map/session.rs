@@ -8,6 +8,7 @@ mod other_cell;
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
@@ -318,6 +319,7 @@ impl TryFrom<wire::Beat> for Beat {
             epoch: epoch("beat.epoch", beat.epoch)?,
             nonce: Nonce(beat.nonce),
             applied: GrantNumber(beat.applied),
+            changed_ago: Duration::from_micros(beat.changed_ago_us.into()),
             pool: beat.pool.map(TryInto::try_into).transpose()?,
             jobs: jobs("beat.running", beat.running)?,
             drain: drain("beat.drain", beat.drain)?,
@@ -334,6 +336,7 @@ impl From<Beat> for wire::Beat {
             epoch: beat.epoch.0,
             nonce: beat.nonce.0,
             applied: beat.applied.0,
+            changed_ago_us: beat.changed_ago.as_micros().try_into().unwrap_or(u32::MAX),
             pool: beat.pool.map(Into::into),
             running: running(beat.jobs),
             drain: drain_to_wire(beat.drain).into(),

@@ -353,6 +353,9 @@ pub struct Beat {
     pub nonce: Nonce,
     /// The newest grant that the agent has applied: the beat says nothing of later ones.
     pub applied: GrantNumber,
+    /// How long before this beat the newest grant that named leases was applied: at most some 71
+    /// minutes, to the microsecond.
+    pub changed_ago: Duration,
     /// The pool lease that is held.
     pub pool: Option<HeldPool>,
     /// The jobs that run.
@@ -375,6 +378,7 @@ impl Beat {
             epoch: Epoch(1),
             nonce: Nonce(2),
             applied: GrantNumber(0),
+            changed_ago: Duration::ZERO,
             pool: None,
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,

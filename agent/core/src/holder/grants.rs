@@ -12,7 +12,9 @@ use crate::journal::{Journal, JournalError, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GrantImpact {
     Nothing,
-    /// Only routes.
+    /// It only adds leases, none of which is a share.
+    Added,
+    /// Only routes, and added leases.
     Routes,
     /// The held leases.
     Leases,
@@ -172,10 +174,11 @@ impl<J: Journal> Holder<J> {
             return Ok(GrantImpact::Nothing);
         }
         self.write(&Record::Pool { token, size, floor })?;
+        let takes = self.pool.is_some_and(|held| size < held.size || floor < held.floor);
         self.pool = Some(Pool { token, size, floor });
         self.token_max = self.token_max.max(token);
         self.notice(Notice::PoolGranted(token, size));
-        Ok(GrantImpact::Leases)
+        Ok(if takes { GrantImpact::Leases } else { GrantImpact::Added })
     }
 
     fn apply_stream(
@@ -209,7 +212,9 @@ impl<J: Journal> Holder<J> {
                     return Ok(GrantImpact::Leases);
                 }
                 self.add_stream(grant, pinned)?;
-                Ok(GrantImpact::Leases)
+                // Other workers send documents to a share once its grant is acknowledged.
+                let is_share = grant.share.is_some();
+                Ok(if is_share { GrantImpact::Leases } else { GrantImpact::Added })
             }
             StreamState::Revoked { deadline, renewed } if is_held => {
                 self.update_routes(grant);
@@ -334,6 +339,9 @@ impl<J: Journal> Holder<J> {
     fn applied(&mut self, grant: &Grant, changed: GrantImpact, now: Moment) {
         let joined = grant.snapshot && !self.link.is_live();
         self.link.applied = self.link.applied.max(grant.number);
+        if grant.pool.is_some() || !grant.streams.is_empty() {
+            self.link.changed_at = now;
+        }
         if grant.snapshot {
             self.link.set_live();
             self.reset_attempts();
@@ -361,6 +369,7 @@ impl<J: Journal> Holder<J> {
             GrantImpact::Leases => self.beat(now),
             // No other worker waits for this.
             GrantImpact::Routes => self.beat_soon(now),
+            GrantImpact::Added => self.acknowledge_added(now),
             GrantImpact::Nothing => {}
         }
         self.report_released(now);

@@ -28,6 +28,10 @@ use crate::journal::{Journal, JournalError, Record};
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that no other worker waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
+/// How long the acknowledgment of a grant that only adds leases may wait for another message. No
+/// other worker waits for it, and a change of a whole fleet reaches the last agent sooner if the
+/// first ones do not answer before.
+const ADDED_ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(250);
 
 /// The newest link.
 #[derive(Clone, Debug)]
@@ -52,6 +56,8 @@ pub(super) struct Link {
     reported_to: Option<(Epoch, TermId)>,
     /// The newest grant that was applied in this epoch.
     pub(super) applied: GrantNumber,
+    /// When the newest grant that named leases was applied.
+    pub(super) changed_at: Moment,
     /// A grant is missing, and a snapshot was requested.
     pub(super) gap: bool,
     goodbye: LinkGoodbye,
@@ -93,6 +99,7 @@ impl Link {
             welcomed: false,
             reported_to: None,
             applied: GrantNumber(0),
+            changed_at: now,
             gap: false,
             goodbye: LinkGoodbye::default(),
         }
@@ -336,6 +343,7 @@ impl<J: Journal> Holder<J> {
             epoch: self.epoch.unwrap_or_default(),
             nonce: self.link.next_nonce(ttl, now),
             applied: self.link.applied,
+            changed_ago: now.since(self.link.changed_at),
             pool: self.held_pool(),
             jobs: self.reported_jobs(),
             drain: self.drain_phase(),
@@ -365,6 +373,11 @@ impl<J: Journal> Holder<J> {
         let last = self.link.sent_last().unwrap_or(Moment::EARLIEST);
         let soon = now.max(last + BEAT_GAP_MIN);
         self.link.beat_at = self.link.beat_at.min(soon);
+    }
+
+    /// The next beat is sent in time to acknowledge a grant that only adds leases.
+    pub(super) fn acknowledge_added(&mut self, now: Moment) {
+        self.link.beat_at = self.link.beat_at.min(now + ADDED_ACKNOWLEDGED_WITHIN);
     }
 
     pub(super) fn check_link(&mut self, now: Moment) {

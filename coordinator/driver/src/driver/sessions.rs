@@ -50,7 +50,7 @@ impl Driver {
             }
             SessionEvent::Agent(AgentMessage::Beat(beat)) => {
                 let slot = self.sessions.get_mut(&conn);
-                let applied = slot.and_then(|slot| slot.take_applied(beat.applied, arrived));
+                let applied = slot.and_then(|slot| slot.take_applied(&beat, arrived));
                 if let Some((took, push)) = applied {
                     self.metrics.record_push(took, push);
                 }

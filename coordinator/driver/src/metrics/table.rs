@@ -195,8 +195,9 @@ pub(super) const FREED: Metric = Metric::counter(
 pub(super) const PUSH_DURATION: Metric = Metric::seconds(
     "leasehold_push_duration_seconds",
     PUSH_SECONDS,
-    "Time from the decision to give an agent new leases, or to revoke some, until its beat that \
-     they are applied. One grant of an agent is measured at a time.",
+    "Time from the decision to give an agent new leases, or to revoke some, until the agent has \
+     applied it, plus the time that the agent's beat takes to arrive. One grant of an agent is \
+     measured at a time, by the newest one that the beat acknowledges.",
 );
 pub(super) const HANDOVER_DURATION: Metric = Metric::seconds(
     "leasehold_handover_duration_seconds",
