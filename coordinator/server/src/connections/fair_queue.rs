@@ -1,23 +1,42 @@
 //! Accepted connections that wait for a place. Addresses take turns, so that one that opens many
 //! connections delays its own.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// A bounded queue for each address.
+/// A bounded queue for each address. Thousands wait where a whole fleet dials at once, so no step
+/// looks at all addresses.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
-    of_address: HashMap<IpAddr, VecDeque<T>>,
-    /// The addresses with entries, in the order of their turns.
-    turns: VecDeque<IpAddr>,
+    /// Those with entries.
+    of_address: HashMap<IpAddr, AddressQueue<T>>,
+    /// The addresses in the order of their turns.
+    turns: BTreeMap<u64, IpAddr>,
+    next_turn: u64,
+    /// The addresses by the number of their entries.
+    by_length: BTreeSet<(usize, IpAddr)>,
     len: usize,
     total: usize,
+}
+
+/// The entries of one address.
+#[derive(Debug)]
+struct AddressQueue<T> {
+    turn: u64,
+    entries: VecDeque<T>,
 }
 
 impl<T> FairQueue<T> {
     /// A queue for at most `total` entries of all addresses.
     pub(crate) fn new(total: usize) -> Self {
-        Self { of_address: HashMap::new(), turns: VecDeque::new(), len: 0, total }
+        Self {
+            of_address: HashMap::new(),
+            turns: BTreeMap::new(),
+            next_turn: 0,
+            by_length: BTreeSet::new(),
+            len: 0,
+            total,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -28,42 +47,62 @@ impl<T> FairQueue<T> {
     /// and is returned with its address.
     pub(crate) fn push(&mut self, address: IpAddr, entry: T) -> Option<(IpAddr, T)> {
         if !self.of_address.contains_key(&address) {
-            self.turns.push_back(address);
+            let turn = self.take_turn(address);
+            self.of_address.insert(address, AddressQueue { turn, entries: VecDeque::new() });
         }
-        self.of_address.entry(address).or_default().push_back(entry);
-        self.len += 1;
+        self.change(address, |entries| entries.push_back(entry));
         if self.len <= self.total {
             return None;
         }
-        let longest =
-            self.of_address.iter().max_by_key(|(of, queue)| (queue.len(), **of == address));
-        let longest = *longest.expect("an entry was added").0;
-        let dropped = self.of_address.get_mut(&longest).and_then(VecDeque::pop_back);
-        self.len -= 1;
-        self.forget_if_empty(longest);
-        dropped.map(|entry| (longest, entry))
+        let (most, last) = *self.by_length.last()?;
+        // Of several with as many, the address that has just come gives up its entry.
+        let has_most = self.by_length.contains(&(most, address));
+        let longest = if has_most { address } else { last };
+        let dropped = self.change(longest, VecDeque::pop_back)??;
+        Some((longest, dropped))
     }
 
     /// The addresses with entries, in the order of their turns.
     pub(crate) fn turns(&self) -> impl Iterator<Item = IpAddr> + Clone {
-        self.turns.iter().copied()
+        self.turns.values().copied()
     }
 
     /// Takes the oldest entry of this address, whose next turn comes after all others.
     pub(crate) fn pop(&mut self, address: IpAddr) -> Option<T> {
-        let entry = self.of_address.get_mut(&address).and_then(VecDeque::pop_front)?;
-        self.turns.retain(|turn| *turn != address);
-        self.turns.push_back(address);
-        self.len -= 1;
-        self.forget_if_empty(address);
-        Some(entry)
+        let turn = self.of_address.get(&address)?.turn;
+        self.turns.remove(&turn);
+        let turn = self.take_turn(address);
+        self.of_address.get_mut(&address)?.turn = turn;
+        self.change(address, VecDeque::pop_front)?
     }
 
-    fn forget_if_empty(&mut self, address: IpAddr) {
-        if self.of_address.get(&address).is_some_and(VecDeque::is_empty) {
+    /// The last turn.
+    fn take_turn(&mut self, address: IpAddr) -> u64 {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        self.turns.insert(turn, address);
+        turn
+    }
+
+    /// Changes the entries of an address. One without entries is forgotten.
+    fn change<R>(
+        &mut self,
+        address: IpAddr,
+        change: impl FnOnce(&mut VecDeque<T>) -> R,
+    ) -> Option<R> {
+        let queue = self.of_address.get_mut(&address)?;
+        let before = queue.entries.len();
+        let changed = change(&mut queue.entries);
+        let after = queue.entries.len();
+        self.len = self.len - before + after;
+        self.by_length.remove(&(before, address));
+        if after > 0 {
+            self.by_length.insert((after, address));
+        } else {
+            self.turns.remove(&queue.turn);
             self.of_address.remove(&address);
-            self.turns.retain(|turn| *turn != address);
         }
+        Some(changed)
     }
 }
 

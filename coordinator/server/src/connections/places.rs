@@ -1,19 +1,22 @@
-//! The places of a port's connections. If there is no free one, a new connection takes the place of
-//! the oldest one from the address that has the most, so that peers that hold connections and do
-//! nothing keep nobody out, and peers that open many take places of their own.
+//! The places of a port's connections. If there is no free one, a new connection takes the place
+//! that is kept for the shortest time, of the address that has the most, so that peers that hold
+//! connections and do nothing keep nobody out, and peers that open many take places of their own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use leasehold_types::limits::SILENCE_MAX;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 /// How long a new connection keeps its place although another one from an address with as many
-/// wants it: long enough for a handshake and a request on a busy machine.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+/// wants it. An agent gives up then. If its place went to another one before, agents that all dial
+/// at once would take each other's places on a busy machine, and each would dial again.
+const KEPT_FOR: Duration = SILENCE_MAX;
 
 /// The places of one port.
 #[derive(Debug)]
@@ -27,25 +30,28 @@ pub(crate) struct Places {
 struct State {
     next: u64,
     count: usize,
-    /// Of each address; the first is the oldest.
-    of_address: HashMap<IpAddr, BTreeMap<u64, Holder>>,
+    /// The connections of each address, by their places.
+    of_address: HashMap<IpAddr, BTreeMap<PlaceKey, oneshot::Sender<()>>>,
+    /// The addresses, in the order in which they give up a place.
+    order: BTreeSet<Rank>,
 }
 
-#[derive(Debug)]
-struct Holder {
+/// Orders the places of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PlaceKey {
     /// Until then no other connection takes the place, but one from an address with fewer.
     kept_until: Instant,
-    evict: oneshot::Sender<()>,
+    number: u64,
 }
 
-/// The place that is given up next.
-#[derive(Debug)]
-struct NextPlace {
+/// Orders the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// The places that the address has.
+    count: Reverse<usize>,
+    /// The place of these that is given up next.
+    first: PlaceKey,
     address: IpAddr,
-    number: u64,
-    kept_until: Instant,
-    /// The places that its address has.
-    count: usize,
 }
 
 /// One connection's place; free again on drop.
@@ -53,7 +59,7 @@ struct NextPlace {
 pub(crate) struct Place {
     places: Arc<Places>,
     address: IpAddr,
-    number: AtomicU64,
+    key: Mutex<PlaceKey>,
 }
 
 /// Resolves to `Ok` when the place is given to another connection, and to an error when it is
@@ -91,28 +97,27 @@ impl Places {
         now: Instant,
     ) -> Result<(Place, Evicted), Instant> {
         let mut state = self.state();
-        let next = if state.count < self.total { None } else { state.given_up_next(now) };
-        let address = match &next {
+        let next = if state.count < self.total { None } else { state.order.first().copied() };
+        let address = match next {
             // Thousands may wait where each has one place.
-            Some(next) if next.kept_until > now && next.count == 1 => None,
-            Some(next) if next.kept_until > now => {
-                addresses.find(|address| state.count_of(address) + 1 < next.count)
+            Some(next) if next.first.kept_until > now && next.count == Reverse(1) => None,
+            Some(next) if next.first.kept_until > now => {
+                addresses.find(|address| state.count_of(address) + 1 < next.count.0)
             }
             Some(_) | None => addresses.next(),
         };
         match (address, next) {
             (Some(address), next) => {
-                if let Some(evicted) = next.and_then(|next| state.remove(next.address, next.number))
-                {
+                if let Some(evict) = next.and_then(|next| state.remove(next.address, next.first)) {
                     // The connection may end by itself now.
-                    let _ = evicted.evict.send(());
+                    let _ = evict.send(());
                 }
                 let (evict, evicted) = oneshot::channel();
-                let number = state.insert(address, Holder { kept_until: now + KEPT_FOR, evict });
+                let key = state.insert(address, now + KEPT_FOR, evict);
                 let places = Arc::clone(self);
-                Ok((Place { places, address, number: number.into() }, evicted))
+                Ok((Place { places, address, key: Mutex::new(key) }, evicted))
             }
-            (None, next) => Err(next.map_or(now, |next| next.kept_until)),
+            (None, next) => Err(next.map_or(now, |next| next.first.kept_until)),
         }
     }
 
@@ -126,38 +131,46 @@ impl State {
         self.of_address.get(address).map_or(0, BTreeMap::len)
     }
 
-    /// The place that is given up next: of the addresses that have the most, the oldest one that
-    /// is not kept, or the one that is kept for the shortest time.
-    fn given_up_next(&self, now: Instant) -> Option<NextPlace> {
-        let count = self.of_address.values().map(BTreeMap::len).max()?;
-        let with_most = self.of_address.iter().filter(|(_, holders)| holders.len() == count);
-        let places = with_most.flat_map(|(&address, holders)| {
-            holders.iter().map(move |(&number, holder)| NextPlace {
-                address,
-                number,
-                kept_until: holder.kept_until,
-                count,
-            })
-        });
-        places.min_by_key(|place| (place.kept_until.max(now), place.number))
+    fn rank(&self, address: IpAddr) -> Option<Rank> {
+        let connections = self.of_address.get(&address)?;
+        let (first, _) = connections.first_key_value()?;
+        Some(Rank { count: Reverse(connections.len()), first: *first, address })
     }
 
-    fn insert(&mut self, address: IpAddr, holder: Holder) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.count += 1;
-        self.of_address.entry(address).or_default().insert(number, holder);
-        number
-    }
-
-    fn remove(&mut self, address: IpAddr, number: u64) -> Option<Holder> {
-        let holders = self.of_address.get_mut(&address)?;
-        let removed = holders.remove(&number)?;
-        self.count -= 1;
-        if holders.is_empty() {
-            self.of_address.remove(&address);
+    /// Changes the connections of an address, and its rank with them.
+    fn change<T>(
+        &mut self,
+        address: IpAddr,
+        change: impl FnOnce(&mut BTreeMap<PlaceKey, oneshot::Sender<()>>) -> T,
+    ) -> T {
+        if let Some(before) = self.rank(address) {
+            self.order.remove(&before);
         }
-        Some(removed)
+        let connections = self.of_address.entry(address).or_default();
+        let count = connections.len();
+        let changed = change(connections);
+        self.count = self.count - count + connections.len();
+        match self.rank(address) {
+            Some(rank) => _ = self.order.insert(rank),
+            None => _ = self.of_address.remove(&address),
+        }
+        changed
+    }
+
+    fn insert(
+        &mut self,
+        address: IpAddr,
+        kept_until: Instant,
+        evict: oneshot::Sender<()>,
+    ) -> PlaceKey {
+        let key = PlaceKey { kept_until, number: self.next };
+        self.next += 1;
+        self.change(address, |connections| connections.insert(key, evict));
+        key
+    }
+
+    fn remove(&mut self, address: IpAddr, key: PlaceKey) -> Option<oneshot::Sender<()>> {
+        self.change(address, |connections| connections.remove(&key))
     }
 }
 
@@ -174,19 +187,18 @@ impl Place {
 
     /// Makes the connection the newest, and keeps its place for this time.
     pub(crate) fn keep(&self, time: Duration) {
+        let mut key = self.key.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.places.state();
-        let number = self.number.load(Ordering::Relaxed);
-        if let Some(holder) = state.remove(self.address, number) {
-            let holder = Holder { kept_until: Instant::now() + time, ..holder };
-            let number = state.insert(self.address, holder);
-            self.number.store(number, Ordering::Relaxed);
+        if let Some(evict) = state.remove(self.address, *key) {
+            *key = state.insert(self.address, Instant::now() + time, evict);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.state().remove(self.address, self.number.load(Ordering::Relaxed));
+        let key = *self.key.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.places.state().remove(self.address, key);
         self.places.freed.notify_one();
     }
 }
@@ -282,6 +294,7 @@ mod tests {
         assert!(evicted.await.is_err(), "it was freed, not evicted");
         drop(next.await.expect("no panic"));
         let state = places.state();
-        assert!(state.of_address.is_empty() && state.count == 0, "{state:?}");
+        assert!(state.of_address.is_empty() && state.order.is_empty(), "{state:?}");
+        assert_eq!(state.count, 0);
     }
 }
