@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod pre_stop;
 pub mod probe;
 pub mod run;
+pub mod silence;
 
 mod api;
 mod backoff;

@@ -17,7 +17,7 @@ use leasehold_proto::{
     HTTP_PORT_MESSAGE, TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA, WAITING_WANTED, map,
 };
 use leasehold_types::LinkNumber;
-use leasehold_types::limits::{MESSAGE_BYTES_MAX, SILENCE_MAX};
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::pem::PemContent;
 use tokio::sync::mpsc;
@@ -31,12 +31,13 @@ use crate::backoff;
 use crate::config::{Address, Tls};
 use crate::http_client::{ANSWER_BYTES_MAX, Call, Url};
 use crate::leader_watch::{Connect, Connection};
+use crate::silence::unless_silent;
 
 /// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval and the timeout of HTTP/2 keepalives: a fifth of a lease each, so that three fifths
 /// are left to find another leader, within these bounds. A link that waits for its welcome or its
-/// snapshot ends as well if the coordinator sends nothing for [`SILENCE_MAX`].
+/// snapshot ends as well if the coordinator is silent for too long.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(2);
 /// See [`KEEPALIVE_MAX`].
 const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
@@ -325,16 +326,6 @@ pub(crate) async fn endpoint(
         None => Ok(endpoint),
         Some(tls) => Ok(endpoint.tls_config(client_tls(tls).await?)?),
     }
-}
-
-/// What the coordinator answers, unless it is silent for too long. It keeps the agent's place.
-async fn unless_silent<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
-    tokio::time::timeout(SILENCE_MAX, answer).await.with_context(|| {
-        format!(
-            "the coordinator is silent: it has not served this agent, and for {SILENCE_MAX:?} it \
-             has not said that the agent must wait"
-        )
-    })
 }
 
 /// What a server of HTTP/1.1 answers at this address; none if there is no such server.

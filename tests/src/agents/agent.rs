@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent::leader_watch::{Connect, Connection, LeaderWatch, Successor, WelcomedLink};
+use leasehold_agent::silence::unless_silent;
 use leasehold_agent_core::{
     Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
 };
 use leasehold_demo::clock;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_proto::{WAITING_METADATA, WAITING_WANTED, map};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
 use leasehold_types::{
@@ -447,12 +449,23 @@ async fn run_link(
     if let Some(authorization) = port.authorization()? {
         request.metadata_mut().insert("authorization", authorization);
     }
-    let mut responses = client.open_session(request).await?.into_inner();
-    while let Some(response) = responses.message().await? {
-        let message = Box::new(CoordinatorMessage::try_from(response)?);
-        let _ = events.send((number, LinkEvent::Message(message))).await;
+    request.metadata_mut().insert(WAITING_METADATA, MetadataValue::from_static(WAITING_WANTED));
+    let mut responses = unless_silent(client.open_session(request)).await??.into_inner();
+    let mut is_served = false;
+    loop {
+        let response = if is_served {
+            responses.message().await
+        } else {
+            unless_silent(responses.message()).await?
+        };
+        let Some(response) = response? else { return Ok(()) };
+        if map::waits_behind(&response).is_some() {
+            continue;
+        }
+        let message = CoordinatorMessage::try_from(response)?;
+        is_served |= matches!(message, CoordinatorMessage::Grant(_));
+        let _ = events.send((number, LinkEvent::Message(Box::new(message)))).await;
     }
-    Ok(())
 }
 
 /// A coordinator's endpoint with an agent's settings of a session, which comes from `from`.
