@@ -24,7 +24,8 @@ pub const STREAM_NAME_BYTES_MAX: usize = 253;
 /// Bytes of a job id or of a worker's start id.
 pub const JOB_ID_BYTES_MAX: usize = 256;
 
-/// Streams that one worker may own; keeps a snapshot within [`MESSAGE_BYTES_MAX`].
+/// Streams and shares of pipelines that one worker may own; keeps a snapshot within
+/// [`MESSAGE_BYTES_MAX`].
 pub const STREAMS_PER_WORKER_MAX: usize = 20_000;
 /// Streams that an agent gives back in one beat, but for its last: a coordinator takes a beat in
 /// one piece.
@@ -54,8 +55,6 @@ pub const PIPELINES_MAX: usize = 100_000;
 pub const NODES_MAX: usize = 100;
 /// Workers that one node of a pipeline may span.
 pub const SHARES_PER_NODE_MAX: usize = 1_000;
-/// Shares in all the pipelines of one coordinator.
-pub const SHARES_MAX: usize = 1_000_000;
 /// Workers that a class may be scaled to.
 pub const REPLICAS_MAX: u32 = 10_000;
 /// Bytes of the address that a worker is reached at.
