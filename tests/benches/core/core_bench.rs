@@ -90,7 +90,7 @@ impl CoreBench {
             let exposure = Exposure {
                 incarnation: Incarnation(1),
                 ttl: Duration::from_secs(30),
-                jobs_max: 100,
+                jobs_max: self.shape.jobs_per_worker_max(),
                 sets: sets.sets(),
                 identity: None,
                 fresh_agent: None,
@@ -193,7 +193,8 @@ impl CoreBench {
     pub(crate) fn edit_budget(&mut self) {
         let Some(cluster) = self.desired.clusters.first_entry() else { return };
         let mut spec = (**cluster.get()).clone();
-        spec.jobs_max += spec.jobs_max / 10;
+        // Less, since the budget may be the largest there is.
+        spec.jobs_max -= spec.jobs_max / 10;
         *cluster.into_mut() = Arc::new(spec);
         let desired = Arc::new(self.desired.clone());
         self.turn(Event::Desired(desired));
@@ -387,8 +388,9 @@ fn hold_all(shape: &Shape, desired: &Desired, agents: &mut [Agent]) {
         Token { epoch: Epoch(1), seq }
     };
     for agent in agents.iter_mut() {
-        agent.pool = Some(HeldPool { token: token(), size: 10, granted: 10, floor: 0 });
-        agent.jobs = 5;
+        let size = shape.jobs_per_worker;
+        agent.pool = Some(HeldPool { token: token(), size, granted: size, floor: 0 });
+        agent.jobs = size / 2;
     }
     let per_cluster = shape.workers / shape.clusters;
     for at in 0..shape.sets {

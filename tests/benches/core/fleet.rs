@@ -8,6 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
+use leasehold_types::limits::JOBS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
 
 /// How many there are of what.
@@ -17,29 +18,33 @@ pub(crate) struct Shape {
     pub(crate) workers: usize,
     pub(crate) sets: usize,
     pub(crate) streams: usize,
+    /// The pool of each worker, if all have the same.
+    pub(crate) jobs_per_worker: u32,
     /// No worker holds anything before.
     pub(crate) fresh: bool,
 }
 
 impl Shape {
-    pub(crate) const ALL: [(&'static str, Self); 5] = [
-        ("jobs", Self { clusters: 1, workers: 20_000, sets: 0, streams: 0, fresh: false }),
-        (
-            "thousand",
-            Self { clusters: 1, workers: 1_000, sets: 1, streams: 1_000_000, fresh: false },
-        ),
-        ("fifty", Self { clusters: 1, workers: 50, sets: 1, streams: 1_000_000, fresh: false }),
-        (
-            "clusters",
-            Self {
-                clusters: 1_000,
-                workers: 20_000,
-                sets: 10_000,
-                streams: 1_000_000,
-                fresh: false,
-            },
-        ),
-        ("fresh", Self { clusters: 1, workers: 1_000, sets: 1, streams: 1_000_000, fresh: true }),
+    /// Workers that only run jobs.
+    const JOBS: Self = Self {
+        clusters: 1,
+        workers: 20_000,
+        sets: 0,
+        streams: 0,
+        jobs_per_worker: 10,
+        fresh: false,
+    };
+    /// Workers that own all the streams there may be.
+    const STREAMS: Self = Self { workers: 1_000, sets: 1, streams: 1_000_000, ..Self::JOBS };
+
+    pub(crate) const ALL: [(&'static str, Self); 6] = [
+        ("jobs", Self::JOBS),
+        // The largest pools, and the largest budget.
+        ("slots", Self { workers: 1_000, jobs_per_worker: JOBS_PER_WORKER_MAX, ..Self::JOBS }),
+        ("thousand", Self::STREAMS),
+        ("fifty", Self { workers: 50, ..Self::STREAMS }),
+        ("clusters", Self { clusters: 1_000, workers: 20_000, sets: 10_000, ..Self::STREAMS }),
+        ("fresh", Self { fresh: true, ..Self::STREAMS }),
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -70,11 +75,17 @@ impl Shape {
         name(SetName::new, &format!("set-{at}"))
     }
 
+    /// The most jobs of one worker.
+    pub(crate) fn jobs_per_worker_max(&self) -> u32 {
+        (10 * self.jobs_per_worker).min(JOBS_PER_WORKER_MAX)
+    }
+
     /// All that is desired.
     pub(crate) fn desired(&self) -> Desired {
+        let workers = u32::try_from(self.workers / self.clusters).expect("a number of workers");
         let cluster = Cluster {
-            jobs_max: u32::try_from(self.workers / self.clusters * 10).expect("a budget"),
-            jobs_per_worker_max: 100,
+            jobs_max: workers * self.jobs_per_worker,
+            jobs_per_worker_max: self.jobs_per_worker_max(),
             drain_deadline: Duration::from_secs(60),
             ttl: Duration::from_secs(30),
             ..Cluster::example()
@@ -110,8 +121,8 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} clusters, {} workers, {} sets, {} streams",
-            self.clusters, self.workers, self.sets, self.streams
+            "{} clusters, {} workers, {} sets, {} streams, pools of {}",
+            self.clusters, self.workers, self.sets, self.streams, self.jobs_per_worker
         )
     }
 }

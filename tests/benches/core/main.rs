@@ -19,7 +19,7 @@ Options:
   --quick    a tenth of everything
   -h, --help print this
 
-Fleets: jobs, thousand, fifty, clusters, fresh (default: all)
+Fleets: jobs, slots, thousand, fifty, clusters, fresh (default: all)
 
 Columns:
   turns   how many turns there were of this kind
