@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::coordinator::{Coordinator, PATIENCE};
@@ -10,6 +10,8 @@ use super::process::{AGENT, Agent, exchange};
 
 /// More than the agent's limit of connections.
 const MANY: usize = 1100;
+/// The most watches and waiting reads.
+const WATCHES: usize = 256;
 
 async fn send(agent: &Agent, text: &str) -> TcpStream {
     let mut socket = TcpStream::connect(agent.address).await.unwrap();
@@ -17,7 +19,7 @@ async fn send(agent: &Agent, text: &str) -> TcpStream {
     socket
 }
 
-async fn answer(mut socket: TcpStream) -> String {
+async fn answer(mut socket: impl AsyncRead + Unpin) -> String {
     let mut bytes = [0; 1024];
     let read = tokio::time::timeout(PATIENCE, socket.read(&mut bytes)).await;
     String::from_utf8_lossy(&bytes[..read.expect("no answer in time").unwrap()]).into_owned()
@@ -65,6 +67,24 @@ async fn serves_the_end_of_a_job_despite_requests_that_wait_for_a_slot() {
     assert!(refused.contains("429") && refused.contains("at most 512"), "{refused}");
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await, (200, json!({})));
     assert!(answer(first).await.contains("200 OK"));
+}
+
+#[tokio::test]
+async fn serves_as_many_watches_as_it_promises_and_refuses_one_more() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let watch = "GET /v1/lease/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut watches = Vec::new();
+    for number in 1..=WATCHES {
+        let mut socket = send(&agent, watch).await;
+        let served = answer(&mut socket).await;
+        assert!(served.contains("200 OK"), "watch {number}: {served}");
+        watches.push(socket);
+    }
+    let refused = answer(send(&agent, watch).await).await;
+    assert!(refused.contains("429") && refused.contains("at most 256"), "{refused}");
+    let (status, _) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(status, 200, "a read that does not wait is answered");
 }
 
 #[tokio::test]

@@ -52,6 +52,10 @@ async fn refuses_invalid_requests_with_a_reason_and_changes_nothing() {
     }
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!((&lease["pool"]["running"], &lease["pool"]["size"]), (&json!(0), &json!(2)));
+    let largest = r#"{"running":10000,"pool_size":10000}"#;
+    assert_eq!(agent.ask("PUT", "/v1/count", largest).await, (200, json!({})));
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["pool"]["running"], 10_000);
 }
 
 #[tokio::test]
