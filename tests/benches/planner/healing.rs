@@ -11,6 +11,7 @@ use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::limits::{PIPELINES_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, Grant, Hello, Release, Report, StreamState,
 };
@@ -20,26 +21,44 @@ use leasehold_types::{
 
 use crate::{Options, format_time, median, print_row};
 
-/// Pipelines that the lost worker serves, all of them.
-const PIPELINES: [usize; 2] = [500, 1_000];
-/// Workers of each of the two classes.
-const WORKERS: usize = 3;
+/// How large a fleet is.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    pipelines: usize,
+    /// Workers of each of the two classes.
+    workers: usize,
+    /// Pipelines that one worker can serve, which the lost one does.
+    per_worker: usize,
+}
+
+const SIZES: [Size; 3] = [
+    Size { pipelines: 500, workers: 3, per_worker: 500 },
+    Size { pipelines: 1_000, workers: 3, per_worker: 1_000 },
+    // The most pipelines, and the most shares of one worker.
+    Size { pipelines: PIPELINES_MAX, workers: 12, per_worker: STREAMS_PER_WORKER_MAX },
+];
 /// Longer than a run.
 const TTL: Duration = Duration::from_secs(3_600);
 
 /// Prints a row for each size.
 pub(crate) fn bench(options: &Options) {
-    println!("\nhealing, a worker of {WORKERS} lost, pipelines of two nodes");
-    print_row(&format!("{:>9} {:>7} {:>12} {:>12}", "pipelines", "rounds", "time", "longest"));
-    for pipelines in PIPELINES {
-        let what = format!("{pipelines} pipelines healed");
+    println!("\nhealing, a worker lost, pipelines of two nodes, each of another class");
+    print_row(&format!(
+        "{:>9} {:>7} {:>7} {:>7} {:>12} {:>12}",
+        "pipelines", "workers", "lost", "rounds", "time", "longest"
+    ));
+    let sizes = SIZES.iter().take(if options.quick { SIZES.len() - 1 } else { SIZES.len() });
+    for size in sizes.copied() {
+        let Size { pipelines, workers, per_worker } = size;
+        let what = format!("{per_worker} of {pipelines} pipelines healed");
         let (time, (rounds, longest)) = median(options.runs, &what, || {
-            let mut cell = Cell::new(pipelines);
+            let mut cell = Cell::new(size);
             let time = cell.lose_first();
             (time, (cell.rounds, cell.longest))
         });
         print_row(&format!(
-            "{pipelines:>9} {rounds:>7} {:>12} {:>12}",
+            "{pipelines:>9} {:>7} {per_worker:>7} {rounds:>7} {:>12} {:>12}",
+            2 * workers,
             format_time(time),
             format_time(longest)
         ));
@@ -68,15 +87,17 @@ fn class_name(name: &str) -> ClusterName {
 }
 
 impl Cell {
-    /// All pipelines are Ready, on the first worker of each class.
-    fn new(pipelines: usize) -> Self {
+    /// All pipelines are Ready, on as few workers of each class as can serve them; the first
+    /// worker by name serves as many as it can.
+    fn new(size: Size) -> Self {
+        let Size { pipelines, workers, per_worker } = size;
         let mut desired = Desired::default();
         let load = Load::per_second(1).expect("a load");
         for name in ["blue", "green"] {
             let class = Class {
-                capacity: Load::per_second(pipelines as u64).expect("a load"),
+                capacity: Load::per_second(per_worker as u64).expect("a load"),
                 workers_min: 0,
-                workers_max: WORKERS as u32,
+                workers_max: workers as u32,
                 utilization: 70,
                 spread: Spread::Fewest,
                 rebalance: Rebalance::Never,
@@ -118,7 +139,7 @@ impl Cell {
             unreadable: Default::default(),
         };
         cell.core.handle(Event::Elected(elected), NOW);
-        for (at, (class, worker)) in workers().enumerate() {
+        for (at, (class, worker)) in keys(workers).enumerate() {
             cell.join(ConnId(at as u64 + 1), &class, &worker);
         }
         cell.run();
@@ -135,7 +156,7 @@ impl Cell {
     /// The first worker of the first class is gone; how long the core is at work until all is well.
     fn lose_first(&mut self) -> Duration {
         (self.rounds, self.longest) = (0, Duration::ZERO);
-        let (cluster, worker) = workers().next().expect("a worker");
+        let (cluster, worker) = keys(1).next().expect("a worker");
         self.agents.remove(&ConnId(1));
         let start = Instant::now();
         self.core.handle(Event::Gone(vec![WorkerKey { cluster, worker }]), NOW);
@@ -147,9 +168,7 @@ impl Cell {
         let mut time = Duration::ZERO;
         loop {
             let answers = self.settle(&mut time);
-            let ready = self.core.pipelines(None);
-            let ready = ready.filter(|pipeline| pipeline.phase == PipelinePhase::Ready).count();
-            if ready == self.pipelines {
+            if self.is_ready() {
                 return time;
             }
             self.rounds += 1;
@@ -157,6 +176,14 @@ impl Cell {
             answers.into_iter().for_each(|event| self.core.handle(event, NOW));
             time += start.elapsed();
         }
+    }
+
+    /// Whether all pipelines are Ready. It ends at the first one that is not: to look at all of
+    /// them takes longer than a round.
+    fn is_ready(&self) -> bool {
+        let are_there = self.core.pipelines_len() == self.pipelines;
+        let mut pipelines = self.core.pipelines(None);
+        are_there && pipelines.all(|pipeline| pipeline.phase == PipelinePhase::Ready)
     }
 
     /// One look of the core, and what agents answer to it in the next round.
@@ -209,10 +236,10 @@ impl Agent {
     }
 }
 
-/// Every worker, with its class.
-fn workers() -> impl Iterator<Item = (ClusterName, WorkerName)> {
+/// This many workers of each class, each with its class.
+fn keys(workers: usize) -> impl Iterator<Item = (ClusterName, WorkerName)> {
     let name = |at: usize| WorkerName::new(&format!("w{at}")).expect("a name");
     ["blue", "green"]
         .into_iter()
-        .flat_map(move |class| (0..WORKERS).map(move |at| (class_name(class), name(at))))
+        .flat_map(move |class| (0..workers).map(move |at| (class_name(class), name(at))))
 }

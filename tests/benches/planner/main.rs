@@ -31,6 +31,8 @@ Pipelines:
            shares that would move
 
 Healing:
+  workers  of both classes together
+  lost     pipelines that the lost worker serves
   rounds   round trips to the agents from the loss of a worker until all that it served is Ready
   time     what the leader's core takes for all of that, median of the runs
   longest  its longest look at the world in the last run";

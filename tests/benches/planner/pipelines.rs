@@ -17,7 +17,8 @@ const LOADS: [(u64, u64); 4] = [(1, 100), (10, 50), (20, 40), (1, 250)];
 /// Pipelines, of ten nodes each.
 const PIPELINES: [usize; 2] = [10_000, 100_000];
 const NODES: usize = 10;
-const CLASSES: usize = 10;
+/// So few that each may have the most workers there are in a class: 10,000.
+const CLASSES: usize = 2;
 /// Bindings on one worker, if all were full.
 const BINDINGS_PER_WORKER: usize = 50;
 

@@ -4,19 +4,18 @@
 //! minimum is as hard as packing bins.
 
 use leasehold_coordinator_core::planner::streams::Placement;
+use leasehold_types::limits::WEIGHT_MAX;
 use tests::stream_fleet::{StreamFleet, moves_min};
 
 use crate::{Options, format_time, median, print_row};
 
 const FLEETS: [(usize, usize); 3] = [(10_000, 1_000), (100_000, 1_000), (1_000_000, 10_000)];
 
-const WEIGHT_MAX: u32 = 100;
-
 /// Prints a row for each size, weights and event.
 pub(crate) fn bench(options: &Options) {
     println!("planner, policy Sticky, median of {} runs", options.runs);
     println!(
-        "{:>9} {:>7}  {:<8} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
+        "{:>9} {:>7}  {:<9} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
         "streams", "workers", "weights", "event", "time", "moved", "minimum", "spread", "heaviest"
     );
     let fleets = FLEETS.iter().take(if options.quick { 2 } else { FLEETS.len() });
@@ -56,7 +55,7 @@ fn row(fleet: &StreamFleet, event: &str, weighted: bool, runs: usize) -> Vec<Pla
     let (low, high) = ends(&loads(fleet, &placed));
     let heaviest = streams.iter().map(|stream| stream.weight).max().unwrap_or(0);
     print_row(&format!(
-        "{:>9} {workers:>7}  {:<8} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
+        "{:>9} {workers:>7}  {:<9} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
         streams.len(),
         if weighted { format!("1-{WEIGHT_MAX}") } else { "equal".into() },
         event,
