@@ -10,8 +10,9 @@ mod random;
 mod scenario;
 mod shown;
 
+use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_scenario::{Language as _, with_fault};
-use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_types::limits::{MESSAGE_BYTES_MAX, SHARES_PER_NODE_MAX};
 use leasehold_types::mutation::Mutation;
 use scenario::PipelineScenario;
 
@@ -124,6 +125,24 @@ fn routes_come_in_parts_where_a_message_is_too_small() {
     scenario.run(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
     assert_eq!(scenario.endpoints("blue-0"), all);
     assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
+}
+
+#[test]
+fn a_node_spans_as_many_workers_as_one_may() {
+    let mut scenario = PipelineScenario::new();
+    let (most, more) = (SHARES_PER_NODE_MAX, SHARES_PER_NODE_MAX + 1);
+    scenario.run(&format!("class blue capacity=1 max={more}\nelect 1"));
+    let workers: Vec<_> = (0..more).map(|at| format!("blue-{at}")).collect();
+    scenario.run(&format!("join {}", workers.join(" ")));
+    scenario.run(&format!("pipeline p load={most} n:blue"));
+    let served = |scenario: &PipelineScenario| {
+        let views = scenario.views();
+        (views[0].phase, views[0].bindings[0].shares.len())
+    };
+    assert_eq!(served(&scenario), (PipelinePhase::Ready, most));
+    // A load that would need one worker more is not in force, although there is one.
+    scenario.run(&format!("pipeline p load={more} n:blue"));
+    assert_eq!(served(&scenario), (PipelinePhase::Ready, most));
 }
 
 #[test]
