@@ -166,6 +166,44 @@ fn a_cluster_without_jobs_is_one_whose_workers_only_own_streams() {
 }
 
 #[test]
+fn the_smallest_and_the_largest_values_are_taken_and_none_beyond_them() {
+    const JOBS: &str = "maxJobs: 1, maxJobsPerWorker: 1";
+    let object = |kind: &str, spec: &str| {
+        format!(
+            "apiVersion: leasehold.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: a}}\n\
+             spec: {{{spec}}}\n---\n"
+        )
+    };
+    let cluster = |spec: &str| object("WorkerCluster", spec);
+    let lease = |ttl: &str| cluster(&format!("{JOBS}, lease: {{ttl: {ttl}}}"));
+    let set = |weight: u32| {
+        let spec = format!("cluster: a, streams: [{{name: x, weight: {weight}}}]");
+        cluster(JOBS) + &object("StreamSet", &spec)
+    };
+    for (text, refused) in [
+        (cluster("maxJobs: 10000000, maxJobsPerWorker: 10000"), None),
+        (cluster("maxJobs: 10000001, maxJobsPerWorker: 10000"), Some("spec.maxJobs: ")),
+        (cluster("maxJobs: 10000000, maxJobsPerWorker: 10001"), Some("spec.maxJobsPerWorker: ")),
+        (lease("200ms"), None),
+        (lease("199ms"), Some("spec.lease.ttl: must be from 200ms to 10m")),
+        (lease("10m"), None),
+        (lease("601s"), Some("spec.lease.ttl: must be from 200ms to 10m")),
+        (set(1_000_000), None),
+        (set(1_000_001), Some("spec.streams[0].weight: ")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.yaml"), &text).unwrap();
+        let problems = Catalog::new(folder.path()).read().problems;
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let is_as_wanted = match refused {
+            None => problems.is_empty(),
+            Some(words) => problems.iter().any(|problem| problem.contains(words)),
+        };
+        assert!(is_as_wanted, "{text}: {problems:?}");
+    }
+}
+
+#[test]
 fn omitted_fields_have_the_documented_defaults() {
     let desired = read_good("defaults");
     let cluster = Cluster {

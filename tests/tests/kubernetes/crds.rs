@@ -200,6 +200,7 @@ fn wrong_sets() -> Vec<(Value, &'static str)> {
     let stream = |stream: Value| set(json!({ "streams": [stream] }));
     let from = |source: Value| set(json!({ "streamsFrom": [source] }));
     let key = json!({ "name": "list", "key": "streams.txt" });
+    let keys = vec![json!({ "configMapKeyRef": key }); 101];
     vec![
         (set(json!({ "cluster": null })), "spec.cluster: Required value"),
         (set(json!({ "cluster": "ci/builds" })), "is in the set's own namespace"),
@@ -207,6 +208,7 @@ fn wrong_sets() -> Vec<(Value, &'static str)> {
         (set(json!({ "streams": [] })), "add streams or streamsFrom"),
         (set(json!({ "streams": [{ "name": "a" }, { "name": "a" }] })), "Duplicate value"),
         (set(json!({ "streams": many })), "must have at most 2000 items"),
+        (set(json!({ "streamsFrom": keys })), "must have at most 100 items"),
         (stream(json!({ "name": " a" })), "without white space at its ends"),
         (stream(json!({ "name": "a\nb" })), "must be printable text"),
         (stream(json!({ "name": "ü".repeat(127) })), "must be at most 253 bytes"),

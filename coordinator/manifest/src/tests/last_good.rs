@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
 
-use crate::folder::MANIFEST_BYTES_MAX;
+use crate::folder::{FOLDER_DEPTH_MAX, MANIFEST_BYTES_MAX};
+use crate::streams::STREAM_FILE_BYTES_MAX;
 use crate::{Catalog, last_good};
 
 struct Folder {
@@ -30,6 +31,12 @@ fn set(name: &str, cluster: &str, rest: &str) -> String {
         "apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {{name: {name}}}\n\
          spec:\n  cluster: {cluster}\n  {rest}\n---\n"
     )
+}
+
+/// A text with a comment behind it that makes it this long.
+fn commented(text: &str, bytes: u64) -> String {
+    let comment = bytes as usize - text.len() - "#".len();
+    format!("{text}#{}", "x".repeat(comment))
 }
 
 impl Folder {
@@ -124,6 +131,8 @@ fn an_unreadable_file_keeps_all_its_objects() {
     folder.check(&["a=1", "b=1"], &["c.yaml: is empty"]);
     folder.write("c.yaml", &format!("{good}#{}", "x".repeat(MANIFEST_BYTES_MAX as usize)));
     folder.check(&["a=1", "b=1"], &["c.yaml: is larger than 1048576 bytes"]);
+    folder.write("c.yaml", &commented(&good, MANIFEST_BYTES_MAX));
+    folder.check(&["a=1", "b=1"], &[]);
     // One document has lost its kind, so its object is unknown; the other one is valid.
     folder.write("c.yaml", &(cluster("a", "5") + &cluster("b", "1").replace("kind", "knd")));
     folder.check(&["a=5", "b=1"], &["c.yaml:8:1: kind: is missing"]);
@@ -133,6 +142,28 @@ fn an_unreadable_file_keeps_all_its_objects() {
     // Comments only: an intended removal.
     folder.write("c.yaml", "# nothing here for now\n");
     folder.check(&["b=9"], &[]);
+}
+
+#[test]
+fn a_file_of_streams_is_read_up_to_its_largest_size() {
+    let mut folder = Folder::new();
+    folder.write("c.yaml", &cluster("a", "1"));
+    folder.write("s.yaml", &set("s", "a", "streamsFrom: [{file: list.txt}]"));
+    folder.write("list.txt", &commented("x\ny\n", STREAM_FILE_BYTES_MAX));
+    folder.check(&["a=1", "s@a:2"], &[]);
+    folder.write("list.txt", &commented("x\n", STREAM_FILE_BYTES_MAX + 1));
+    folder.check(&["a=1", "s@a:2"], &["list.txt: is larger than 67108864 bytes"]);
+}
+
+#[test]
+fn folders_are_read_down_to_their_deepest_level() {
+    let mut folder = Folder::new();
+    let deepest = "f/".repeat(FOLDER_DEPTH_MAX);
+    folder.write(&format!("{deepest}c.yaml"), &cluster("a", "1"));
+    folder.check(&["a=1"], &[]);
+    folder.write(&format!("{deepest}f/d.yaml"), &cluster("b", "1"));
+    let below = format!("{deepest}f: more than 20000 files or 8 levels of folders");
+    folder.check(&["a=1"], &[&below]);
 }
 
 #[test]

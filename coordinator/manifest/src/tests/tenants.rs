@@ -2,6 +2,7 @@
 //! what a process remembers, must not decide about the objects of others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
@@ -47,6 +48,14 @@ impl Object {
         let streams: Vec<Value> =
             (0..streams).map(|n| json!({ "name": format!("s{n}") })).collect();
         let spec = json!({ "cluster": cluster, "streams": streams });
+        Self::new("StreamSet", name, seconds, spec)
+    }
+
+    /// A set of the streams under one key of each of these ConfigMaps.
+    fn set_of_maps(name: &str, seconds: i64, maps: Range<usize>) -> Self {
+        let key = |n| json!({ "configMapKeyRef": { "name": format!("m{n:04}"), "key": "k" } });
+        let sources: Vec<Value> = maps.map(key).collect();
+        let spec = json!({ "cluster": "jobs", "streamsFrom": sources });
         Self::new("StreamSet", name, seconds, spec)
     }
 
@@ -171,18 +180,12 @@ fn a_set_that_grows_beyond_its_namespace_keeps_its_version_and_harms_no_other() 
 
 #[test]
 fn config_maps_have_places_by_the_age_of_the_sets_that_name_them() {
-    let from = |name: &str, seconds, maps: std::ops::Range<usize>| {
-        let key = |n| json!({ "configMapKeyRef": { "name": format!("m{n:04}"), "key": "k" } });
-        let sources: Vec<Value> = maps.map(key).collect();
-        let spec = json!({ "cluster": "jobs", "streamsFrom": sources });
-        Object::new("StreamSet", name, seconds, spec)
-    };
     let objects = [
         Object::cluster("a/jobs", 0),
         Object::cluster("z/jobs", 0),
-        from("a/second", 2, 0..CONFIG_MAPS_MAX),
-        from("a/first", 1, 500..505),
-        from("z/last", 3, 0..3),
+        Object::set_of_maps("a/second", 2, 0..CONFIG_MAPS_MAX),
+        Object::set_of_maps("a/first", 1, 500..505),
+        Object::set_of_maps("z/last", 3, 0..3),
     ];
     let mut api = collection(&objects);
     let named: Vec<ConfigMapName> = api.named().into_keys().collect();
@@ -197,6 +200,34 @@ fn config_maps_have_places_by_the_age_of_the_sets_that_name_them() {
     let words = "ConfigMap a/m0005[k]: is one more than 10 ConfigMaps, the most that namespace a \
                  may have";
     assert!(problems[0].starts_with(words), "{:?}", problems[0]);
+}
+
+#[test]
+fn a_coordinator_reads_as_many_config_maps_as_it_takes_and_no_other() {
+    /// The most keys that a set may name, by its custom resource definition.
+    const KEYS: usize = 100;
+    let mut api = Collection::new(NamespaceShare::WHOLE);
+    Object::cluster("a/jobs", 0).put(&mut api);
+    for set in 0..CONFIG_MAPS_MAX / KEYS {
+        let maps = KEYS * set..KEYS * (set + 1);
+        Object::set_of_maps(&format!("a/s{set}"), 1, maps).put(&mut api);
+    }
+    let named = api.named();
+    assert_eq!(named.len(), CONFIG_MAPS_MAX);
+    for (map, keys) in &named {
+        let data = BTreeMap::from([("k".to_owned(), format!("of {}\n", map.1))]);
+        api.put_map(map, keys, &data);
+    }
+    let (desired, problems) = read(&mut api);
+    assert!(problems.is_empty(), "{problems:?}");
+    let counts: Vec<usize> = desired.sets.values().map(|set| set.streams.len()).collect();
+    assert_eq!(counts, [KEYS; CONFIG_MAPS_MAX / KEYS]);
+    let more = CONFIG_MAPS_MAX..CONFIG_MAPS_MAX + 1;
+    Object::set_of_maps("a/late", 2, more).put(&mut api);
+    let (_, problems) = read(&mut api);
+    let words = "ConfigMap a/m1000[k]: is one more than 1000 ConfigMaps, the most that one \
+                 coordinator takes";
+    assert!(problems.iter().any(|problem| problem.starts_with(words)), "{problems:?}");
 }
 
 #[test]
@@ -303,7 +334,7 @@ fn a_class_beyond_the_limit_of_its_namespace_is_refused_before_it_is_stored() {
 #[test]
 fn in_files_what_is_in_force_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let write = |names: std::ops::Range<usize>| {
+    let write = |names: Range<usize>| {
         let text = names.map(|number| {
             format!(
                 "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
