@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use leasehold_types::limits::CALL_BYTES_MAX;
 use serde_json::{Value, json};
 use tests::command_line::Dashboard;
 use tests::process::{Coordinator, HANG, eventually};
@@ -166,6 +167,13 @@ fn what_is_wrong_is_named() {
         let (status, answer) = request(http, "POST", path, "", "");
         let says = answer.contains("the body is empty: expected JSON, for example {");
         assert!(status == 400 && says, "{status} {answer}");
+    }
+    for (bytes, status) in [(CALL_BYTES_MAX, 200), (CALL_BYTES_MAX + 1, 413)] {
+        let plan = r#"{"cluster": "builds", "maxJobs": 4}"#;
+        let body = plan.to_owned() + &" ".repeat(bytes - plan.len());
+        let (found, answer) = request(http, "POST", "/api/v1/plan", "", &body);
+        let says = answer.contains("a request takes at most 65536 bytes");
+        assert!(found == status && says == (status == 413), "{bytes} bytes: {found} {answer}");
     }
     let header = "Last-Event-ID: yesterday\r\n";
     let (status, answer) = request(http, "GET", "/api/v1/changes", header, "");

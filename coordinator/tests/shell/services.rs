@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use leasehold_types::limits::CALL_BYTES_MAX;
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -26,6 +27,18 @@ async fn health_knows_the_whole_and_each_service() {
         assert_eq!(health(channel.clone(), service).await, Ok(ServingStatus::Serving), "{service}");
     }
     assert_eq!(health(channel, "no.such.Service").await, Err(tonic::Code::NotFound));
+}
+
+#[tokio::test]
+async fn a_call_is_taken_up_to_its_largest_size() {
+    let replica = Replica::leading().await;
+    let channel = connect(replica.grpc).await;
+    // A prefix of five bytes, then the field's tag and its length in three.
+    let longest = CALL_BYTES_MAX - 5 - 1 - 3;
+    let asked = health(channel.clone(), &"x".repeat(longest)).await;
+    assert_eq!(asked, Err(tonic::Code::NotFound));
+    let asked = health(channel, &"x".repeat(longest + 1)).await;
+    assert_eq!(asked, Err(tonic::Code::ResourceExhausted));
 }
 
 /// The services that one version of reflection lists, and whether it knows a message of ours.

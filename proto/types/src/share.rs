@@ -150,6 +150,7 @@ impl std::str::FromStr for WorkerAddress {
 mod tests {
     use super::*;
     use crate::SetName;
+    use crate::limits::ADDRESS_BYTES_MAX;
 
     #[test]
     fn a_share_is_found_again_by_what_is_leased() {
@@ -183,5 +184,9 @@ mod tests {
         for bad in ["", ":80", "a:0", "a:b", "a:65536", "a b", "http://a", "a/b", "a\n"] {
             assert!(WorkerAddress::new(bad).is_err(), "{bad:?}");
         }
+        let longest = |host: usize| format!("{}:65535", "a".repeat(host));
+        assert_eq!(longest(255).len(), ADDRESS_BYTES_MAX);
+        assert!(WorkerAddress::new(&longest(255)).is_ok());
+        assert!(WorkerAddress::new(&longest(256)).is_err());
     }
 }
