@@ -47,7 +47,8 @@ pub fn load() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// As many agents as this process and a coordinator may have connections.
+/// As many agents as this process may have connections. A coordinator that keeps files for other
+/// work admits fewer.
 #[must_use]
 pub fn at_most_files(agents: usize) -> usize {
     let most = connections_max();

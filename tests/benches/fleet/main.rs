@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use leasehold_server::file_shares::FileShares;
+use rustix::process::{Resource, getrlimit};
 use scenario::Size;
 use tests::{bench, toolbox};
 
@@ -53,8 +55,8 @@ fn main() -> ExitCode {
 /// with a gRPC connection of its own. All of it shares this machine's processors.
 ///
 /// Without `--agents` and `--streams`: 2,000 agents with 4,000 streams; 1,000 agents with 1,000,000
-/// streams; 50 agents with as many; 20,000 agents with 40,000 streams, or as many agents as may
-/// have open files here.
+/// streams; 50 agents with as many; 20,000 agents with 40,000 streams, or as many agents as the
+/// limits of open files allow here.
 #[derive(Debug, Parser)]
 #[command(name = "fleet", after_help = COLUMNS)]
 struct Options {
@@ -76,10 +78,23 @@ struct Options {
     patience: u64,
 }
 
+/// As many agents as a coordinator admits. It raises its limit of open files to the hard one.
+fn admitted(agents: usize) -> usize {
+    let files = getrlimit(Resource::Nofile).maximum.and_then(|files| usize::try_from(files).ok());
+    let most = FileShares::of(files.unwrap_or(usize::MAX)).sessions(agents);
+    if most < agents {
+        println!(
+            "!!! {agents} agents are cut to {most}, which a coordinator admits with the open files \
+             that `ulimit -Hn` allows here"
+        );
+    }
+    most
+}
+
 impl Options {
     fn sizes(&self) -> Vec<Size> {
         let size = |agents, streams, ttl| Size {
-            agents: bench::at_most_files(agents),
+            agents: admitted(bench::at_most_files(agents)),
             streams,
             ttl,
             patience: Duration::from_secs(self.patience),
