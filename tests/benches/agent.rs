@@ -1,16 +1,15 @@
 //! What an agent costs: the size of its program and image, and what a running one takes of memory
 //! and processor, idle and with a thousand streams, beside a real coordinator.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use anyhow::Result;
 use clap::Parser;
 use leasehold_release::Program;
-use tests::answers::shows;
+use tests::agent_cost::{AgentCost, MeasuredAgent, size_mb};
 use tests::bench;
-use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::process::eventually;
 use tests::toolbox;
 
 const ROWS: &str = "\
@@ -25,7 +24,7 @@ Rows:
 /// Streams of the agent that has many.
 const STREAMS: usize = 1_000;
 
-fn main() {
+fn main() -> Result<()> {
     let Options { program, seconds } = bench::options();
     let program = match program {
         // Cargo runs this in the tests' folder.
@@ -33,17 +32,19 @@ fn main() {
         None => toolbox::binary("leasehold-agent"),
     };
     println!("agent, each looked at for {seconds} s\n");
-    size("program", &program);
-    let folder = tempfile::tempdir().expect("a folder for the image");
+    size("program", &program)?;
+    let folder = tempfile::tempdir()?;
     let image = folder.path().join("leasehold-agent.tar");
-    Program::Agent.image(&program).pack(&image).expect("the image is packed");
-    size("image", &image);
+    Program::Agent.image(&program).pack(&image)?;
+    size("image", &image)?;
     for (name, streams) in [("idle", 0), ("1,000 streams", STREAMS)] {
-        let coordinator = Coordinator::start(&[("bench.yaml", &manifest(streams))]);
-        let agent = start(&program, &coordinator);
-        eventually("all leases", || holds(&agent, streams).then_some(()));
-        measure(name, &agent, Duration::from_secs(seconds));
+        let agent = MeasuredAgent::start(&program, streams);
+        eventually("all leases", || agent.has_leases().then_some(()));
+        let before = agent.used()?;
+        std::thread::sleep(Duration::from_secs(seconds));
+        print_cost(name, &agent.cost_since(before)?);
     }
+    Ok(())
 }
 
 /// Measures what an agent costs, with the command that shows each figure.
@@ -58,100 +59,33 @@ struct Options {
     seconds: u64,
 }
 
-/// An agent that is run from this file.
-fn start(program: &Path, coordinator: &Coordinator) -> Agent {
-    let api = free_address();
-    let usual = coordinator.agent_command("bench", "worker-0", api);
-    let mut command = Command::new(program);
-    command.args(usual.get_args()).arg("--sidecar");
-    let log = coordinator.folder().join("worker-0.log");
-    Agent { process: Process::start(&mut command, &log), api }
-}
-
-fn manifest(streams: usize) -> String {
-    let mut text = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
-                    metadata: {name: bench}\nspec: {maxJobs: 4, maxJobsPerWorker: 4}\n"
-        .to_owned();
-    if streams > 0 {
-        text += "---\napiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\n\
-                 metadata: {name: events}\nspec:\n  cluster: bench\n  streams:\n";
-    }
-    for stream in 0..streams {
-        let _ = writeln!(text, "  - name: events-of-customer-{stream}");
-    }
-    text
-}
-
-/// Whether it has its pool and every stream.
-fn holds(agent: &Agent, streams: usize) -> bool {
-    let wanted =
-        ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
-    wanted.iter().all(|line| shows(agent.api, line).is_some())
-}
-
-fn measure(name: &str, agent: &Agent, span: Duration) {
-    // A worker has read its lease: what that takes is there.
-    let lease = get(agent.api, "/v1/lease").expect("the lease");
-    assert_eq!(lease.0, 200, "{}", lease.1);
-    let proc = Path::new("/proc").join(agent.process.id().to_string());
-    let (ran, woken, begun) = (ran(&proc), woken(&proc), Instant::now());
-    std::thread::sleep(span);
-    let took = begun.elapsed().as_secs_f64();
-    let share = (self::ran(&proc) - ran) / took * 100.0;
-    let wakeups = (self::woken(&proc) - woken) / took;
-    let memory = |field: &str| status(&proc, field) / 1024.0;
+fn print_cost(name: &str, cost: &AgentCost) {
+    let AgentCost { resident_kib, own_kib, processor_percent, wakeups_per_second } = cost;
     println!("\n{name}");
+    let mib = |kib: &u64| format!("{:.1} MiB", *kib as f64 / 1024.0);
     let status = "/proc/PID/status";
     let rows = [
-        ("resident", format!("{:.1} MiB", memory("VmRSS:")), format!("grep VmRSS {status}")),
-        ("of its own", format!("{:.1} MiB", memory("RssAnon:")), format!("grep RssAnon {status}")),
-        ("processor", format!("{share:.3} %"), "cut -d' ' -f1 /proc/PID/schedstat".into()),
-        ("wake-ups", format!("{wakeups:.1} /s"), format!("grep ctxt {status}")),
+        ("resident", mib(resident_kib), format!("grep VmRSS {status}")),
+        ("of its own", mib(own_kib), format!("grep RssAnon {status}")),
+        (
+            "processor",
+            format!("{processor_percent:.3} %"),
+            "cut -d' ' -f1 /proc/PID/schedstat".into(),
+        ),
+        ("wake-ups", format!("{wakeups_per_second:.1} /s"), format!("grep ctxt {status}")),
     ];
     for (what, figure, command) in rows {
         row(what, &figure, &command);
     }
 }
 
-fn size(what: &str, file: &Path) {
-    let bytes = std::fs::metadata(file).expect("the file's size").len();
-    let figure = format!("{:.1} MB", bytes as f64 / 1e6);
+fn size(what: &str, file: &Path) -> Result<()> {
+    let figure = format!("{:.1} MB", size_mb(file)?);
     let shown = file.strip_prefix(toolbox::root()).unwrap_or(file);
     row(what, &figure, &format!("stat -c %s {}", shown.display()));
+    Ok(())
 }
 
 fn row(what: &str, figure: &str, command: &str) {
     println!("  {what:<12} {figure:>11}   {command}");
-}
-
-/// Seconds that its threads were run.
-fn ran(proc: &Path) -> f64 {
-    sum_of_threads(proc, |thread| {
-        let text = read(&thread.join("schedstat"));
-        let nanos = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-        nanos.expect("nanoseconds first") / 1e9
-    })
-}
-
-/// How often its threads were run.
-fn woken(proc: &Path) -> f64 {
-    sum_of_threads(proc, |thread| {
-        status(thread, "voluntary_ctxt_switches:") + status(thread, "nonvoluntary_ctxt_switches:")
-    })
-}
-
-fn sum_of_threads(proc: &Path, of: impl Fn(&Path) -> f64) -> f64 {
-    let threads = std::fs::read_dir(proc.join("task")).expect("its threads");
-    threads.map(|thread| of(&thread.expect("a thread").path())).sum()
-}
-
-/// A number of `/proc/PID/status`.
-fn status(of: &Path, field: &str) -> f64 {
-    let text = read(&of.join("status"));
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
-    line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -1,6 +1,7 @@
 //! What tests of the whole are built from: the demo, real processes, and the tools that the
 //! project installs for them.
 
+pub mod agent_cost;
 pub mod agents;
 pub mod answers;
 pub mod bench;
