@@ -6,6 +6,6 @@ mod fleet_record;
 mod standalone_replicas;
 
 pub use self::agent::{Agent, AgentIdentity, Coordinators};
-pub(crate) use self::agent::{endpoint, own_address};
+pub(crate) use self::agent::{Unwritten, endpoint, own_address};
 pub use self::fleet_record::{Counts, FleetRecord};
 pub use self::standalone_replicas::{CLUSTER, JOBS_PER_WORKER, StandaloneReplicas, Turns};

@@ -14,6 +14,7 @@ mod options;
 mod plots;
 mod push;
 mod results;
+mod rollout;
 mod row;
 mod sizes;
 

@@ -40,20 +40,29 @@ fn a_short_report_has_a_figure_in_every_row() {
     assert_eq!(json["failures"], Value::Array(Vec::new()));
     let rows = json["rows"].as_array().expect("rows");
     let numbers: BTreeSet<u64> = rows.iter().filter_map(|row| row["row"].as_u64()).collect();
-    assert_eq!(numbers, BTreeSet::from_iter(1..=11));
+    assert_eq!(numbers, BTreeSet::from_iter(1..=12));
     for row in rows {
         assert!(row["value"].is_f64(), "{row}");
         assert!(row["goal"].is_null() && row["met"].is_null(), "goals are for full sizes: {row}");
     }
-    let needless_moves = |assignor: &str| -> Vec<f64> {
-        let name = format!("{assignor}, needless moves");
-        let is_named = |row: &&Value| row["name"].as_str().is_some_and(|all| all.ends_with(&name));
+    let figures = |name: &str| -> Vec<f64> {
+        let is_named = |row: &&Value| row["name"].as_str().is_some_and(|all| all.ends_with(name));
         rows.iter().filter(is_named).filter_map(|row| row["value"].as_f64()).collect()
     };
+    let needless_moves = |assignor: &str| figures(&format!("{assignor}, needless moves"));
     assert_eq!(needless_moves("planner"), [0.0, 0.0]);
     // None of Kafka's is there where it is left out.
     assert!(needless_moves("Kafka StickyAssignor").iter().all(|moves| *moves == 0.0));
     assert!(needless_moves("Kafka RangeAssignor").iter().all(|moves| *moves > 0.0));
+    let figure = |name: &str| {
+        let all = figures(name);
+        let [figure] = all.as_slice() else { panic!("{name}: {all:?}") };
+        *figure
+    };
+    assert_eq!(figure("Leasehold, jobs beyond the budget"), 0.0);
+    let leases = figure("Leasehold, slots unused");
+    let polls = figure("worker-operator's formula, slots unused");
+    assert!(leases < polls, "slots unused: {leases} and {polls}");
     for compared in json["compared"].as_array().expect("what is compared") {
         for round in compared["rounds_ms"].as_array().expect("rounds") {
             assert_eq!(round.as_array().map(Vec::len), Some(AGENTS), "{}", compared["name"]);

@@ -136,7 +136,7 @@ impl Agent {
 }
 
 /// A journal that always succeeds: the disk's time is not what is measured.
-struct Unwritten;
+pub(crate) struct Unwritten;
 
 impl Journal for Unwritten {
     fn append(&mut self, _: &Record) -> Result<(), JournalError> {

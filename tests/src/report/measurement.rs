@@ -1,5 +1,5 @@
 //! What a report measures, in order: fleets of growing size, then one with many streams, then
-//! assignments without a fleet.
+//! assignments and a rollout without a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::options::Options;
 use super::push::{Push, Pushes, median};
 use super::results::{Results, SizeFigures};
 use super::row::{Row, Unit};
-use super::sizes::{AGENTS, AGENTS_LARGE, AGENTS_SMALL, STREAMS, Sizes};
+use super::sizes::{AGENTS, AGENTS_LARGE, AGENTS_SMALL, STREAMS, Sizes, WORKERS_REPLACED};
 use crate::bench::grouped;
 
 /// Streams of each agent, where a fleet does not have many.
@@ -34,6 +34,7 @@ const LONGEST_FAILOVER_S: [(usize, f64); 1] = [(AGENTS, 5.0)];
 const AGENT_KIB: [(usize, f64); 2] = [(AGENTS, 20.0), (AGENTS_LARGE, 20.0)];
 const IDLE_PERCENT: [(usize, f64); 1] = [(AGENTS_SMALL, 0.5)];
 const NEEDLESS_MOVES: [(usize, f64); 1] = [(AGENTS_SMALL, 0.0)];
+const JOBS_BEYOND: [(usize, f64); 1] = [(WORKERS_REPLACED, 0.0)];
 /// The same for a number of streams.
 const OWNED_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
 const KILL_WITH_STREAMS_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
@@ -89,7 +90,11 @@ impl Measurement {
         }
         if self.wants(11) {
             let measured = self.assignments().await;
-            self.failures.extend(measured.err().map(|error| format!("{error:#}")));
+            self.note_failure(measured);
+        }
+        if self.wants(12) {
+            let measured = self.rollout();
+            self.note_failure(measured);
         }
     }
 
@@ -130,8 +135,12 @@ impl Measurement {
         self.wants_edits(size) || self.wants_failovers(size) || is_named || is_small
     }
 
-    async fn end(&mut self, fleet: Fleet, measured: Result<()>) {
+    fn note_failure(&mut self, measured: Result<()>) {
         self.failures.extend(measured.err().map(|error| format!("{error:#}")));
+    }
+
+    async fn end(&mut self, fleet: Fleet, measured: Result<()>) {
+        self.note_failure(measured);
         self.failures.extend(fleet.end().await);
     }
 
@@ -329,6 +338,27 @@ impl Measurement {
             self.add(11, name, Unit::Milliseconds, time_ms, None);
             self.add(11, moves, Unit::Count, needless_moves, most);
         }
+    }
+
+    /// Row 12: a rollout in simulated time.
+    fn rollout(&mut self) -> Result<()> {
+        let rollout = self.sizes.rollout;
+        let workers = rollout.workers;
+        begin(12, workers, "a rollout that replaces all, in simulated time");
+        let leases = block_in_place(|| rollout.with_leases())?;
+        let polls = block_in_place(|| rollout.with_polls());
+        let sides = [
+            ("Leasehold", leases, goal(&JOBS_BEYOND, workers)),
+            ("worker-operator's formula", polls, None),
+        ];
+        for (side, figures, most) in sides {
+            let name = |what| format!("{} workers replaced: {side}, {what}", shown(workers));
+            let unused = figures.unused_slot_seconds;
+            self.add(12, name("slots unused"), Unit::SlotSeconds, unused, None);
+            let beyond = f64::from(figures.jobs_beyond);
+            self.add(12, name("jobs beyond the budget"), Unit::Count, beyond, most);
+        }
+        Ok(())
     }
 
     /// First, p50 and all of the same pushes; the goal is that of all.

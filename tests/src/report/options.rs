@@ -21,6 +21,7 @@ Rows:
   9   an edit of one line of a list of 1,000,000 streams until the first agent has it
   10  failovers in a row of 2,000 agents: the longest, and what moved
   11  where 100,000 streams go when one of 1,000 workers leaves or joins, beside Kafka
+  12  slots unused in a rollout that replaces 100 workers, beside worker-operator's formula
 
 Example:
   make bench
@@ -41,7 +42,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) agents_max: Option<usize>,
     /// Measures the rows of this number only; may be repeated.
-    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=11))]
+    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=12))]
     pub(super) only: Vec<u8>,
     /// How often each edit and assignment is made; the median counts [default: 10, or 2 with
     /// --short].

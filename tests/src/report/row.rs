@@ -16,6 +16,9 @@ pub(super) enum Unit {
     /// Of one core.
     #[serde(rename = "%")]
     Percent,
+    /// A slot for a second.
+    #[serde(rename = "slot s")]
+    SlotSeconds,
     #[serde(rename = "")]
     Count,
 }
@@ -28,6 +31,7 @@ impl Unit {
             Self::Bytes => format!("{figure:.0} B"),
             Self::Kibibytes => format!("{figure:.1} KiB"),
             Self::Percent => format!("{figure:.2} %"),
+            Self::SlotSeconds => format!("{figure:.0} slot s"),
             Self::Count => format!("{figure:.0}"),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::options::Options;
+use super::rollout::Rollout;
 use crate::bench;
 
 /// The fleets at which goals are declared.
@@ -14,6 +15,8 @@ const AGENTS_BETWEEN: usize = 5_000;
 pub(super) const STREAMS: usize = 1_000_000;
 /// The streams that are assigned without a fleet.
 const STREAMS_ASSIGNED: usize = 100_000;
+/// The workers that a rollout without processes replaces.
+pub(super) const WORKERS_REPLACED: usize = 100;
 /// Connections for each agent of the fleet that is compared: its session, the one by which it
 /// follows who leads, and one of each of two peers.
 const CONNECTIONS_PER_AGENT: usize = 4;
@@ -33,6 +36,8 @@ pub(super) struct Sizes {
     pub(super) streams: usize,
     /// The streams that are assigned without a fleet.
     pub(super) streams_assigned: usize,
+    /// The rollout without processes.
+    pub(super) rollout: Rollout,
     /// How often each edit and each assignment is made.
     pub(super) rounds: usize,
     /// How often one fleet's leader is killed in a row.
@@ -52,6 +57,11 @@ impl Sizes {
             between: AGENTS_BETWEEN,
             streams: STREAMS,
             streams_assigned: STREAMS_ASSIGNED,
+            rollout: Rollout {
+                workers: WORKERS_REPLACED,
+                jobs_per_worker: 10,
+                job_mean: Duration::from_secs(20 * 60),
+            },
             rounds: 10,
             failovers: 100,
             idle: Duration::from_secs(20),
@@ -64,6 +74,7 @@ impl Sizes {
             between: 20,
             streams: 1_000,
             streams_assigned: 1_000,
+            rollout: Rollout { workers: 4, jobs_per_worker: 3, job_mean: Duration::from_secs(60) },
             rounds: 2,
             failovers: 2,
             idle: Duration::from_secs(1),
