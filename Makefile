@@ -130,29 +130,35 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	$(call say,commit messages)
 	@tests/tools/check_commits
 
-# Only `make bench BENCH=agent` measures the agent as it is built for the image.
-IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
+# The agent as it is built for the image: `make bench BENCH=agent` builds and measures it, and where it
+# is there, the report does.
+IMAGE_AGENT := $(TARGET)/agent/leasehold-agent
+IS_IMAGE_AGENT_BUILT := $(shell ls "$(IMAGE_AGENT)" 2> /dev/null)
+WITH_IMAGE_AGENT := $(and $(filter release,$(PROFILE)),$(if $(BENCH),$(filter agent,$(BENCH)),$(IS_IMAGE_AGENT_BUILT)))
+BUILD_IMAGE_AGENT := $(if $(WITH_IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profile agent \
+    -p leasehold-agent --bin leasehold-agent -- -C target-feature=+crt-static)
 
 .PHONY: bench
 ifeq ($(BENCH),)
 bench: ## One report of every figure that has a goal, in target/bench, or one benchmark; DOCUMENT=1 renews docs/PERFORMANCE.md. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
 	@$(MAKE) tools TOOLS="kubernetes kafka"
-	$(call say,building the coordinator and the report as $(PROFILE) (release takes some minutes))
-	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator
+	$(call say,building coordinator$(comma) agent and report as $(PROFILE) (release takes some minutes))
+	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator -p leasehold-agent
+	@$(BUILD_IMAGE_AGENT)
 	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bin bench_report
 	$(call say,measuring (some minutes))
 	@cargo run --quiet $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bin bench_report -- \
-	    $(if $(DOCUMENT),--document docs/PERFORMANCE.md)
+	    $(if $(DOCUMENT),--document docs/PERFORMANCE.md) \
+	    $(if $(WITH_IMAGE_AGENT),--image-agent "$(IMAGE_AGENT)")
 else
 bench: $(if $(filter planner agent fleet page reconnects,$(BENCH)),,tools)
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent -p leasehold-cli)
-	@$(if $(IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profile agent -p leasehold-agent \
-	    --bin leasehold-agent -- -C target-feature=+crt-static)
+	@$(BUILD_IMAGE_AGENT)
 	@$(if $(filter page,$(BENCH)),$(MAKE) tools TOOLS=chromium,:)
 	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests --bench $(BENCH) \
-	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
+	    $(if $(WITH_IMAGE_AGENT),-- --program "$(IMAGE_AGENT)")
 endif
 
 .PHONY: hostile

@@ -37,7 +37,7 @@ use crate::toolbox;
 /// If a file cannot be written, or the document has no place for the table.
 pub async fn run(options: &Options) -> Result<ExitCode> {
     // A program that was not built shows now and not after the first fleet.
-    let _ = toolbox::binary("leasehold-coordinator");
+    let _ = ["leasehold-coordinator", "leasehold-agent"].map(toolbox::binary);
     if let Some(path) = &options.document {
         document::check(path)?;
     }

@@ -1,9 +1,10 @@
 //! What a report measures, in order: fleets of growing size, then one with many streams, then
-//! assignments and a rollout without a fleet.
+//! assignments and a rollout without a fleet, then one agent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tokio::task::block_in_place;
 
 use super::assignors::{AssignmentFigures, Assignments};
@@ -16,7 +17,10 @@ use super::push::{Push, Pushes, median};
 use super::results::{Results, SizeFigures};
 use super::row::{Row, Unit};
 use super::sizes::{AGENTS, AGENTS_LARGE, AGENTS_SMALL, STREAMS, Sizes, WORKERS_REPLACED};
+use crate::agent_cost::{MeasuredAgent, size_mb};
 use crate::bench::grouped;
+use crate::process::{HANG, soon_within};
+use crate::toolbox;
 
 /// Streams of each agent, where a fleet does not have many.
 const STREAMS_PER_AGENT: usize = 2;
@@ -40,6 +44,10 @@ const OWNED_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
 const KILL_WITH_STREAMS_S: [(usize, f64); 1] = [(STREAMS, 2.0)];
 const STREAM_BYTES: [(usize, f64); 1] = [(STREAMS, 250.0)];
 const LINE_MS: [(usize, f64); 1] = [(STREAMS, 50.0)];
+/// The same for an agent whose program is built as for the image.
+const PROGRAM_MB: f64 = 10.0;
+const RESIDENT_KIB: f64 = 8.0 * 1024.0;
+const IDLE_AGENT_PERCENT: f64 = 0.1;
 
 /// The goal at this size, where one is declared for it.
 fn goal(goals: &[(usize, f64)], size: usize) -> Option<f64> {
@@ -51,6 +59,8 @@ fn goal(goals: &[(usize, f64)], size: usize) -> Option<f64> {
 pub(super) struct Measurement {
     /// The rows that are asked for; all if empty.
     only: Vec<u8>,
+    /// The agent's program as it is built for the image.
+    image_agent: Option<PathBuf>,
     sizes: Sizes,
     rows: Vec<Row>,
     compared: Vec<Pushes>,
@@ -63,6 +73,7 @@ impl Measurement {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             only: options.only.clone(),
+            image_agent: options.image_agent.clone(),
             sizes: Sizes::of(options),
             rows: Vec::new(),
             compared: Vec::new(),
@@ -94,6 +105,10 @@ impl Measurement {
         }
         if self.wants(12) {
             let measured = self.rollout();
+            self.note_failure(measured);
+        }
+        if self.wants(13) {
+            let measured = self.agent().await;
             self.note_failure(measured);
         }
     }
@@ -358,6 +373,32 @@ impl Measurement {
             let beyond = f64::from(figures.jobs_beyond);
             self.add(12, name("jobs beyond the budget"), Unit::Count, beyond, most);
         }
+        Ok(())
+    }
+
+    /// Row 13: one agent that holds a pool and has nothing to do.
+    async fn agent(&mut self) -> Result<()> {
+        println!("==> row 13: one agent: its program, memory and share of a core");
+        let image = self.image_agent.clone();
+        let is_judged = image.is_some() && !self.sizes.are_short;
+        let most = |declared: f64| is_judged.then_some(declared);
+        let who = if image.is_some() { "agent, built as for the image" } else { "agent" };
+        let program = image.unwrap_or_else(|| toolbox::binary("leasehold-agent"));
+        let name = |what| format!("{who}: {what}");
+        self.add(13, name("program"), Unit::Megabytes, size_mb(&program)?, most(PROGRAM_MB));
+        let agent = block_in_place(|| MeasuredAgent::start(&program, 0));
+        let granted = soon_within(HANG, || agent.has_leases().then_some(())).await;
+        granted.context("the agent has no pool")?;
+        tokio::time::sleep(self.sizes.settle).await;
+        let before = agent.used()?;
+        tokio::time::sleep(self.sizes.idle).await;
+        let cost = agent.cost_since(before)?;
+        let (resident, own) = (cost.resident_kib as f64, cost.own_kib as f64);
+        let percent = cost.processor_percent;
+        self.add(13, name("resident"), Unit::Kibibytes, resident, most(RESIDENT_KIB));
+        self.add(13, name("memory of its own"), Unit::Kibibytes, own, None);
+        let what = name("idle, share of a core");
+        self.add(13, what, Unit::Percent, percent, most(IDLE_AGENT_PERCENT));
         Ok(())
     }
 

@@ -22,6 +22,7 @@ Rows:
   10  failovers in a row of 2,000 agents: the longest, and what moved
   11  where 100,000 streams go when one of 1,000 workers leaves or joins, beside Kafka
   12  slots unused in a rollout that replaces 100 workers, beside worker-operator's formula
+  13  an agent: its program, its memory, its share of a core
 
 Example:
   make bench
@@ -42,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) agents_max: Option<usize>,
     /// Measures the rows of this number only; may be repeated.
-    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=12))]
+    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=13))]
     pub(super) only: Vec<u8>,
     /// How often each edit and assignment is made; the median counts [default: 10, or 2 with
     /// --short].
@@ -57,6 +58,10 @@ pub struct Options {
     /// A document whose table of the report is replaced by that of this run.
     #[arg(long, value_name = "FILE")]
     pub(super) document: Option<PathBuf>,
+    /// The agent's program as it is built for the image, to which the goals of row 13 apply
+    /// [default: the program that was built beside this, without goals].
+    #[arg(long, value_name = "FILE")]
+    pub(super) image_agent: Option<PathBuf>,
     /// Serves the broadcast at this address: the report starts itself with it.
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub broadcast: Option<SocketAddr>,

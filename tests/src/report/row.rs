@@ -13,6 +13,8 @@ pub(super) enum Unit {
     Bytes,
     #[serde(rename = "KiB")]
     Kibibytes,
+    #[serde(rename = "MB")]
+    Megabytes,
     /// Of one core.
     #[serde(rename = "%")]
     Percent,
@@ -30,6 +32,7 @@ impl Unit {
             Self::Seconds => format!("{figure:.3} s"),
             Self::Bytes => format!("{figure:.0} B"),
             Self::Kibibytes => format!("{figure:.1} KiB"),
+            Self::Megabytes => format!("{figure:.1} MB"),
             Self::Percent => format!("{figure:.2} %"),
             Self::SlotSeconds => format!("{figure:.0} slot s"),
             Self::Count => format!("{figure:.0}"),

@@ -24,6 +24,8 @@ const CONNECTIONS_PER_AGENT: usize = 4;
 /// The sizes of one report.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
+    /// Whether these are the sizes of `--short`, to which no goal applies.
+    pub(super) are_short: bool,
     /// The fleet that is compared with peers.
     pub(super) agents: usize,
     /// The largest fleet.
@@ -42,7 +44,7 @@ pub(super) struct Sizes {
     pub(super) rounds: usize,
     /// How often one fleet's leader is killed in a row.
     pub(super) failovers: usize,
-    /// How long the leader is idle.
+    /// How long the leader is idle, and the agent that is measured alone.
     pub(super) idle: Duration,
     /// How long a fleet is left alone before a measurement.
     pub(super) settle: Duration,
@@ -51,6 +53,7 @@ pub(super) struct Sizes {
 impl Sizes {
     pub(super) fn of(options: &Options) -> Self {
         let full = Self {
+            are_short: false,
             agents: AGENTS,
             large: AGENTS_LARGE,
             small: AGENTS_SMALL,
@@ -68,6 +71,7 @@ impl Sizes {
             settle: Duration::from_secs(1),
         };
         let short = Self {
+            are_short: true,
             agents: 20,
             large: 40,
             small: 10,
