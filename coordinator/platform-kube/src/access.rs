@@ -6,6 +6,7 @@ mod identity;
 #[cfg(test)]
 mod identity_tests;
 mod review_lanes;
+mod rights;
 mod shared_reviews;
 mod token_cache;
 
@@ -26,12 +27,12 @@ use leasehold_driver::access::{
 };
 use leasehold_driver::clock;
 use leasehold_driver::log_limit::PeerLogLimit;
-use leasehold_kube_api::names::GROUP;
 use leasehold_types::{ClusterName, WorkerKey};
 use tokio::sync::{mpsc, watch};
 
 use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of};
 use self::review_lanes::{Lane, ReviewLanes};
+use self::rights::{CLASSES, Verb, describe_permission};
 use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::desired::Objects;
@@ -45,11 +46,6 @@ const TOKEN_BYTES_MAX: usize = 12 * 1024;
 const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
 /// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
-
-const CLASSES: &str = "workerclasses";
-const CLUSTERS: &str = "workerclusters";
-const SETS: &str = "streamsets";
-const PIPELINES: &str = "pipelines";
 
 /// Decides access.
 #[derive(Clone)]
@@ -408,92 +404,5 @@ fn no_autoscaler(shown: Option<&CertificateNames>, class: &ClusterName) -> Denie
     match shown {
         Some(names) => Denied::Forbidden(format!("the certificate is for {names}: {needed}")),
         None => Denied::Unauthenticated(format!("no client certificate and no token: {needed}")),
-    }
-}
-
-/// The operation that a person asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Read,
-    Change,
-}
-
-impl Verb {
-    /// The permissions that a person needs for this operation on `subject`; all of them. The
-    /// workers of a cluster may be those of a WorkerClass.
-    fn on(self, subject: &Subject, is_class: bool) -> Result<Vec<ResourceAttributes>, Denied> {
-        let (resource, (namespace, name)) = match subject {
-            Subject::All => {
-                let everywhere = [CLUSTERS, CLASSES, SETS, PIPELINES];
-                return Ok(everywhere.map(|resource| self.attributes(resource, None)).into());
-            }
-            Subject::Cluster(class) if is_class => (CLASSES, class.parts()),
-            Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
-            // The set of a namespace's shares belongs to all pipelines of the namespace.
-            Subject::Set(set) if set.is_shares() => (PIPELINES, (set.namespace(), "")),
-            Subject::Set(set) => (SETS, set.parts()),
-            Subject::Pipeline(pipeline) => (PIPELINES, pipeline.parts()),
-        };
-        let Some(namespace) = namespace else {
-            return Err(Denied::Forbidden(format!(
-                "{name:?} has no namespace: on Kubernetes a name is NAMESPACE/NAME"
-            )));
-        };
-        Ok(vec![self.attributes(resource, Some((namespace, name)))])
-    }
-
-    fn attributes(self, resource: &str, object: Option<(&str, &str)>) -> ResourceAttributes {
-        let (verb, subresource) = match self {
-            Self::Read => ("get", None),
-            Self::Change => ("create", Some("drain".to_owned())),
-        };
-        ResourceAttributes {
-            group: Some(GROUP.into()),
-            resource: Some(resource.into()),
-            subresource,
-            verb: Some(verb.into()),
-            namespace: object.map(|(namespace, _)| namespace.to_owned()),
-            name: object.map(|(_, name)| name.to_owned()).filter(|name| !name.is_empty()),
-            ..ResourceAttributes::default()
-        }
-    }
-}
-
-/// The permission in the words of a role.
-fn describe_permission(attributes: &ResourceAttributes) -> String {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let mut resource = text(&attributes.resource);
-    if let Some(subresource) = &attributes.subresource {
-        resource = format!("{resource}/{subresource}");
-    }
-    let what = format!("{} {resource}.{}", text(&attributes.verb), text(&attributes.group));
-    match (&attributes.namespace, &attributes.name) {
-        (Some(namespace), Some(name)) => format!("{what} {name:?} in namespace {namespace:?}"),
-        _ => format!("{what} in all namespaces"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_workers_of_a_class_need_the_right_on_the_class() {
-        let needed = |verb: Verb, subject: &Subject, is_class: bool| {
-            let attributes = verb.on(subject, is_class).expect("a namespace");
-            attributes.iter().map(describe_permission).collect::<Vec<_>>()
-        };
-        let workers = Subject::Cluster(ClusterName::new("ci/green").expect("a name"));
-        let of = |verb: &str, resource: &str| {
-            [format!("{verb} {resource}.leasehold.dev \"green\" in namespace \"ci\"")]
-        };
-        assert_eq!(needed(Verb::Read, &workers, false), of("get", "workerclusters"));
-        assert_eq!(needed(Verb::Read, &workers, true), of("get", "workerclasses"));
-        assert_eq!(needed(Verb::Change, &workers, true), of("create", "workerclasses/drain"));
-        let all = needed(Verb::Read, &Subject::All, false);
-        assert!(
-            all.iter().any(|right| right.contains("get workerclasses.leasehold.dev")),
-            "{all:?}"
-        );
     }
 }
