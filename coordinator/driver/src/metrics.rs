@@ -32,7 +32,7 @@ pub use self::histogram::SampledSpan;
 use self::instruments::{counter, gauge};
 use self::observations::Observations;
 use self::pipelines::PipelineTransition;
-pub use self::reviews::{EvictionResult, InjectionResult, ValidationResult};
+pub use self::reviews::{EvictionResult, InjectionResult, TokenCheck, ValidationResult};
 pub use self::table::{METRICS, WORKERS};
 pub use self::turn_counts::TurnCounts;
 use crate::access::{Caller, Denied};
@@ -87,6 +87,7 @@ pub struct Metrics {
     sent: Counter<u64>,
     refusals: Counter<u64>,
     denials: Counter<u64>,
+    token_checks: Counter<u64>,
     orders: Counter<u64>,
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
@@ -129,6 +130,7 @@ impl Metrics {
             sent: counter(&meter, &table::MESSAGES_SENT),
             refusals: counter(&meter, &table::REFUSALS),
             denials: counter(&meter, &table::DENIALS),
+            token_checks: counter(&meter, &table::TOKEN_CHECKS),
             orders: counter(&meter, &table::ORDERS),
             stalls: counter(&meter, &table::SESSION_STALLS),
             statuses_failed: counter(&meter, &table::STATUS_WRITE_FAILURES),
@@ -218,6 +220,9 @@ impl Metrics {
         self.refusals.add(0, &label("reason", reason(&RefusalReason::Invalid)));
         for why in Denied::REASONS {
             self.denials.add(0, &label("reason", why));
+        }
+        for check in TokenCheck::ALL {
+            self.token_checks.add(0, &label("by", check.text()));
         }
         for kind in OrderKind::ALL {
             for by in ["operator", "person"] {
@@ -333,6 +338,11 @@ impl Metrics {
     /// Counts a call that was denied.
     pub fn denied(&self, why: &Denied) {
         self.denials.add(1, &label("reason", why.reason()));
+    }
+
+    /// Counts a check of an agent's token.
+    pub fn token_checked(&self, how: TokenCheck) {
+        self.token_checks.add(1, &label("by", how.text()));
     }
 
     /// Counts an order.

@@ -1,4 +1,4 @@
-//! Results of the webhooks' reviews.
+//! Results of the webhooks' reviews, and how tokens are checked.
 
 /// The result of a review of a class or pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,29 @@ impl EvictionResult {
             Self::Allowed => "allowed",
             Self::Refused => "refused",
             Self::Unready => "unready",
+        }
+    }
+}
+
+/// How the token of an agent is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenCheck {
+    /// By the result of an earlier review.
+    Cache,
+    /// By the API server's keys, without a call.
+    Keys,
+    /// By a call to the API server.
+    Review,
+}
+
+impl TokenCheck {
+    pub(super) const ALL: [Self; 3] = [Self::Cache, Self::Keys, Self::Review];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Keys => "keys",
+            Self::Review => "review",
         }
     }
 }

@@ -276,6 +276,13 @@ pub(super) const DENIALS: Metric = Metric::counter(
      line a minute about an address.",
 )
 .by(&["reason"]);
+pub(super) const TOKEN_CHECKS: Metric = Metric::counter(
+    "leasehold_token_checks_total",
+    "{token}",
+    "Tokens of agents on Kubernetes, by how they are checked: cache (an earlier review), keys (the \
+     API server's, without a call), review (a call to the API server).",
+)
+.by(&["by"]);
 pub(super) const ORDERS: Metric = Metric::counter(
     "leasehold_orders_total",
     "{order}",
@@ -389,6 +396,7 @@ pub const METRICS: &[&Metric] = &[
     &PROTOCOL_VIOLATIONS,
     &SESSION_STALLS,
     &DENIALS,
+    &TOKEN_CHECKS,
     &ORDERS,
     &STATUS_WRITE_FAILURES,
     &INJECTIONS,
