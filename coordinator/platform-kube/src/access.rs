@@ -1,10 +1,17 @@
 //! Decides access: agents authenticate by the tokens of their pods, people by their own tokens, and
 //! the cluster's RBAC roles authorize them. Replicas and autoscalers, which have no such token,
 //! authenticate by their certificates. A request without proof is denied.
+//!
+//! **Invariant**: the API server reviews every token, but for an agent's that its keys have signed:
+//! the pod of that one is looked up each time.
 
 mod identity;
 #[cfg(test)]
 mod identity_tests;
+mod issuer_keys;
+mod key_set;
+#[cfg(test)]
+mod key_set_tests;
 mod review_lanes;
 mod rights;
 mod shared_reviews;
@@ -27,10 +34,13 @@ use leasehold_driver::access::{
 };
 use leasehold_driver::clock;
 use leasehold_driver::log_limit::PeerLogLimit;
+use leasehold_driver::metrics::TokenCheck;
+use leasehold_driver::port::Handle;
 use leasehold_types::{ClusterName, WorkerKey};
 use tokio::sync::{mpsc, watch};
 
 use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of};
+use self::issuer_keys::IssuerKeys;
 use self::review_lanes::{Lane, ReviewLanes};
 use self::rights::{CLASSES, Verb, describe_permission};
 use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
@@ -59,11 +69,14 @@ struct Shared {
     pods: Pods,
     /// The custom resources, which say whether workers are of a cluster or of a class.
     objects: watch::Receiver<Arc<Objects>>,
+    keys: IssuerKeys,
     token_cache: Mutex<TokenCache>,
     reviews: SharedReviews,
     lanes: ReviewLanes,
     /// Who was denied and logged of late.
     logged: PeerLogLimit,
+    /// The driver's handle, once it runs: counts are there.
+    handle: watch::Receiver<Option<Handle>>,
 }
 
 impl fmt::Debug for AccessReviewer {
@@ -74,15 +87,17 @@ impl fmt::Debug for AccessReviewer {
 
 impl AccessReviewer {
     /// A reviewer that accepts tokens for `audience`, and replicas with certificates for
-    /// `server_name`.
+    /// `server_name`. It reads the API server's keys on the current runtime.
     pub(crate) fn new(
         client: Client,
         audience: String,
         server_name: String,
         pods: Pods,
         objects: watch::Receiver<Arc<Objects>>,
+        handle: watch::Receiver<Option<Handle>>,
     ) -> Self {
         Self(Arc::new(Shared {
+            keys: IssuerKeys::start(client.clone()),
             client,
             audience,
             server_name,
@@ -92,6 +107,7 @@ impl AccessReviewer {
             reviews: SharedReviews::default(),
             lanes: ReviewLanes::default(),
             logged: PeerLogLimit::default(),
+            handle,
         }))
     }
 
@@ -222,7 +238,7 @@ impl AccessReviewer {
         Ok(())
     }
 
-    /// The token's identity, from the cache or from the API server.
+    /// The token's identity: from the cache, for an agent by the API server's keys, or by a review.
     async fn identify(
         &self,
         shown: &Credentials,
@@ -240,11 +256,22 @@ impl AccessReviewer {
             return Err(Denied::Unauthenticated(why));
         }
         let hash = TokenHash::of(token);
-        match self.token_cache().get(&hash, fresh_for, clock::now()) {
-            CachedReview::Accepted(identity) => return Ok(identity),
-            CachedReview::Rejected(why) => return Err(Denied::Unauthenticated(why)),
-            CachedReview::Stale(_) | CachedReview::Unknown => {}
+        let cached = match self.token_cache().get(&hash, fresh_for, clock::now()) {
+            CachedReview::Accepted(identity) => Some(Ok(identity)),
+            CachedReview::Rejected(why) => Some(Err(Denied::Unauthenticated(why))),
+            CachedReview::Stale(_) | CachedReview::Unknown => None,
+        };
+        if let Some(cached) = cached {
+            self.count(permission, TokenCheck::Cache);
+            return cached;
         }
+        if let Permission::ActAsAgent(_) = permission
+            && let Some(identity) = self.verify(token)
+        {
+            self.count(permission, TokenCheck::Keys);
+            return Ok(identity);
+        }
+        self.count(permission, TokenCheck::Review);
         let review = self.review_once(token, hash, shown.peer, permission, fresh_for);
         self.0.reviews.share(hash, review).await.map_err(|error| match error {
             ReviewError::Rejected(why) => Denied::Unauthenticated(why),
@@ -252,6 +279,20 @@ impl AccessReviewer {
                 Denied::Unavailable(format!("cannot review the token, try again: {why}"))
             }
         })
+    }
+
+    /// The identity that an agent's token proves by the API server's keys. It is not cached: what
+    /// is cached was reviewed, and may be used for people too.
+    fn verify(&self, token: &str) -> Option<Identity> {
+        let verified = self.0.keys.verify(token, &self.0.audience);
+        verified.inspect_err(|why| tracing::debug!(%why, "an agent's token is reviewed")).ok()
+    }
+
+    /// Counts how an agent's token is checked.
+    fn count(&self, permission: &Permission, check: TokenCheck) {
+        if let (Permission::ActAsAgent(_), Some(handle)) = (permission, &*self.0.handle.borrow()) {
+            handle.metrics.token_checked(check);
+        }
     }
 
     /// Reviews a token and caches the outcome, unless another request has just done so.

@@ -189,6 +189,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         settings.server_name(),
         pods.clone(),
         objects.clone(),
+        handle.clone(),
     );
     let authority = settings.certificate.is_none().then(|| {
         let own =

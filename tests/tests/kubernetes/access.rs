@@ -278,7 +278,8 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
         ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "not bound to a pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
         ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
-        ("gone", "gone", tls(&gone), vec!["Unauthorized", "rejects the token"]),
+        // Its signature is right.
+        ("gone", "gone", tls(&gone), vec!["Unauthorized", "not known as a worker"]),
         ("none", "w-0", Credentials { tls: true, token: None }, vec!["Unauthorized", "no token"]),
         ("plain", "w-0", Credentials { tls: false, token: None }, vec!["--tls-ca"]),
     ];
@@ -423,7 +424,7 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::GoAway, "{refusal:?}");
     assert!(refusal.message.contains("gone"), "{refusal:?}");
-    // The token was good a moment ago, and its review is remembered: the pod is looked at.
+    // The token's signature is right: the pod is looked at.
     let mut peer = fixture.dial(&token).await;
     peer.say_hello(&fixture, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);

@@ -1,4 +1,5 @@
-//! The identity of a token, from the API server's review, and which worker it may act as; pure.
+//! The identity of a token, from the API server's review or from the token's own claims, and which
+//! worker it may act as; pure.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +60,23 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
 }
 
 impl Identity {
+    /// The identity of a token of `account` that is bound to `pod`, both in `namespace`, as the
+    /// review of that token has it.
+    pub(super) fn of_pod(namespace: &str, account: ClaimedObject, pod: ClaimedObject) -> Self {
+        let groups = [
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{namespace}"),
+            "system:authenticated".to_owned(),
+        ];
+        let extra = [(POD_NAME, pod.name), (POD_UID, pod.uid)];
+        Self {
+            username: format!("{SERVICE_ACCOUNT}{namespace}:{}", account.name),
+            uid: Some(account.uid),
+            groups: groups.into(),
+            extra: extra.map(|(field, value)| (field.to_owned(), vec![value])).into(),
+        }
+    }
+
     /// The pod of this identity's token, if it may act as worker `key`.
     ///
     /// # Errors
@@ -153,8 +171,8 @@ pub(super) fn check_pod(
     }
 }
 
-/// What a token says of itself. Only a token that the API server has accepted can be trusted in
-/// this.
+/// What a token says of itself. Only a token that the API server has accepted, or that one of its
+/// keys has signed, can be trusted in this.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenClaims {
     /// When it expires, in seconds since 1970.
@@ -163,16 +181,20 @@ pub(super) struct TokenClaims {
     kubernetes: Option<KubernetesClaims>,
 }
 
+/// The claim `kubernetes.io` of a service account's token.
 #[derive(Debug, Deserialize)]
-struct KubernetesClaims {
-    namespace: String,
-    pod: Option<ClaimedPod>,
+pub(super) struct KubernetesClaims {
+    pub(super) namespace: String,
+    pub(super) serviceaccount: Option<ClaimedObject>,
+    /// The pod that the token is bound to.
+    pub(super) pod: Option<ClaimedObject>,
 }
 
+/// An object that a token names.
 #[derive(Debug, Deserialize)]
-struct ClaimedPod {
-    name: String,
-    uid: String,
+pub(super) struct ClaimedObject {
+    pub(super) name: String,
+    pub(super) uid: String,
 }
 
 impl TokenClaims {

@@ -29,7 +29,8 @@ fn status(patch: Value) -> k8s_openapi::api::authentication::v1::TokenReviewStat
     serde_json::from_value(status).expect("a status")
 }
 
-fn merge(onto: &mut Value, patch: Value) {
+/// Puts the fields of a patch into a value.
+pub(super) fn merge(onto: &mut Value, patch: Value) {
     match patch {
         Value::Object(fields) if onto.is_object() => {
             fields.into_iter().for_each(|(name, value)| merge(&mut onto[name], value));
