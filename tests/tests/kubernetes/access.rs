@@ -21,6 +21,7 @@ use leasehold_proto::coordinator::v1::{
 use leasehold_types::limits::PROTOCOL_VERSION;
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
+use tests::answers::shows;
 use tests::kube::{AUDIENCE, Cluster, Namespace, Replicas, TokenFor, until, until_answer};
 use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
@@ -28,6 +29,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
+
+use crate::installed::ExclusiveControlPlane;
+use crate::token_flood::reviews;
 
 /// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct AccessFixture {
@@ -40,6 +44,11 @@ impl AccessFixture {
     fn start(cluster: &Cluster) -> Self {
         let namespace = cluster.namespace("access");
         Replicas::define(&namespace.access);
+        Self::start_in(namespace)
+    }
+
+    /// One for a namespace of a cluster that has Leasehold's kinds.
+    fn start_in(namespace: Namespace) -> Self {
         namespace.wait_for_account();
         namespace.apply(
             r"
@@ -438,6 +447,37 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let mut peer = fixture.dial(&token).await;
     peer.say_hello(&fixture, "w-0").await;
     peer.welcome().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_agents_token_is_verified_without_a_review_and_a_persons_token_is_reviewed() {
+    let Some(turn) = ExclusiveControlPlane::for_failures("keys") else { return };
+    let access = turn.access();
+    let fixture = AccessFixture::start_in(Namespace::existing(access, "keys"));
+    let replica = &fixture.replicas.running[0];
+    eventually("the API server's keys", || {
+        replica.process.log().contains("verified by the API server's keys").then_some(())
+    });
+    let uid = fixture.pod("w-0", Some("builds"));
+    let token = fixture.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let before = reviews(access);
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
+    peer.welcome().await;
+    fixture.delete("w-0");
+    assert_eq!(peer.refusal().await.reason(), RefusalReason::GoAway);
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
+    assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
+    assert_eq!(reviews(access), before);
+    let twice = "leasehold_token_checks_total{by=\"keys\"} 2";
+    eventually("two tokens in the metrics", || shows(replica.http, twice));
+    // As a person's, the token is reviewed. The API server rejects it with its pod.
+    let list = ListWorkersRequest { cluster: fixture.cluster(), ..Default::default() };
+    let listed = fixture.admin().await.list_workers(with_token(list, &token)).await;
+    let status = listed.expect_err("no such pod");
+    assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
+    assert_eq!(reviews(access), before + 1);
 }
 
 /// The token of a user who may read the custom resources of the namespace.

@@ -24,7 +24,7 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// The reviews of tokens that the API server has counted.
-fn reviews(access: &Access) -> u64 {
+pub(crate) fn reviews(access: &Access) -> u64 {
     let metrics = access.kubectl(&["get", "--raw", "/metrics"]);
     let of_reviews = metrics.lines().filter(|line| {
         line.starts_with("apiserver_request_total{") && line.contains("resource=\"tokenreviews\"")
