@@ -31,3 +31,4 @@ pub use mesh::Mesh;
 pub use refusal::Refusal;
 pub use removal::{Injected, injected, uninject, warnings};
 pub use sidecar::{AgentUser, Resources, Sidecar};
+pub use volumes::TOKEN_SECONDS;

@@ -20,8 +20,9 @@ const IDENTITY_PATH: &str = "/var/run/secrets/leasehold.dev";
 pub(crate) const NAMES: [&str; 3] = ["leasehold-state", "leasehold-identity", "leasehold-bin"];
 /// Those that are on the node's disk. A successor of the pod needs nothing of them.
 pub(crate) const LOCAL: [&str; 2] = [NAMES[0], NAMES[2]];
-/// How long a token is good for; the kubelet renews it long before.
-const TOKEN_SECONDS: u32 = 3600;
+/// How long a token is good for, in seconds; the kubelet renews it long before. A coordinator has
+/// the API server review each token that was issued for more than an hour.
+pub const TOKEN_SECONDS: u64 = 3600;
 /// The agent's program is some 10 MB; a debug build is several times that.
 const BIN_SIZE_MAX: &str = "256Mi";
 

@@ -16,10 +16,10 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::identity::{Identity, KubernetesClaims};
 
-/// How long a token may still be valid, in seconds: the life of the tokens that agents have. Only a
-/// review notices that the service account was deleted; without one the token's own end is the
-/// limit. A token that is valid for longer is reviewed.
-pub(super) const VALID_FOR_SECS_MAX: u64 = 3_600 + CLOCKS_APART_SECS;
+/// The longest time for which a token may have been issued, in seconds: agents have such tokens.
+/// Only a review notices that the service account was deleted; without one the token's own end is
+/// the limit. A token that was issued for longer is reviewed, also in its last hour.
+pub(super) const ISSUED_FOR_SECS_MAX: u64 = 3_600;
 /// How far ahead the API server's clock may be, in seconds.
 const CLOCKS_APART_SECS: u64 = 5;
 /// Begins a point of an elliptic curve that has both coordinates (SEC 1, 2.3.3).
@@ -96,8 +96,8 @@ pub(super) enum Unverified {
     /// Its time has not come, or the clocks are too far apart.
     #[error("it is not valid yet")]
     NotYetValid,
-    /// It is valid for longer than [`VALID_FOR_SECS_MAX`].
-    #[error("it is valid for too long")]
+    /// It was issued for longer than [`ISSUED_FOR_SECS_MAX`].
+    #[error("it was issued for more than an hour")]
     ValidForTooLong,
     /// It is bound to no pod.
     #[error("it is not bound to a pod")]
@@ -123,6 +123,7 @@ struct SignedClaims {
     aud: Vec<String>,
     /// In seconds since 1970, as `nbf`.
     exp: u64,
+    /// When the token was issued: the API server writes the same time as in `iat`.
     nbf: u64,
     #[serde(rename = "kubernetes.io")]
     kubernetes: Option<KubernetesClaims>,
@@ -179,7 +180,7 @@ impl SignedClaims {
         if self.nbf.saturating_sub(now_secs) > CLOCKS_APART_SECS {
             return Err(Unverified::NotYetValid);
         }
-        if self.exp - now_secs > VALID_FOR_SECS_MAX {
+        if self.exp.saturating_sub(self.nbf) > ISSUED_FOR_SECS_MAX {
             return Err(Unverified::ValidForTooLong);
         }
         let KubernetesClaims { namespace, serviceaccount, pod } =

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use leasehold_injection::TOKEN_SECONDS;
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair,
@@ -80,7 +81,7 @@ impl TestKey {
     }
 }
 
-/// The claims of the token of pod `w-0`, as Kubernetes 1.32 makes them.
+/// The claims of the token of pod `w-0`, as Kubernetes 1.32 makes them: issued for an hour.
 fn claims() -> Value {
     json!({
         "aud": [AUDIENCE],
@@ -195,10 +196,12 @@ fn a_token_chooses_neither_its_algorithm_nor_its_key() {
 #[test]
 fn a_signed_token_with_other_claims_is_not_verified() {
     let key = TestKey::p256();
-    let last = NOW_SECS + VALID_FOR_SECS_MAX;
+    let last = NOW_SECS - 600 + ISSUED_FOR_SECS_MAX;
     for (patch, wanted) in [
         (json!({ "exp": NOW_SECS }), Unverified::Expired),
         (json!({ "exp": last + 1 }), Unverified::ValidForTooLong),
+        // Issued for a day, of which ten minutes are left.
+        (json!({ "exp": NOW_SECS + 600, "nbf": NOW_SECS - 80_000 }), Unverified::ValidForTooLong),
         (json!({ "exp": null }), Unverified::Malformed),
         (json!({ "exp": "never" }), Unverified::Malformed),
         (json!({ "nbf": NOW_SECS + 6 }), Unverified::NotYetValid),
@@ -224,6 +227,13 @@ fn a_signed_token_with_other_claims_is_not_verified() {
         let token = key.token(patch.clone());
         assert_eq!(verify(&key.key_set(), &token), Ok(reviewed()), "{patch}");
     }
+}
+
+#[test]
+fn the_token_that_an_injected_agent_asks_for_is_verified() {
+    let key = TestKey::p256();
+    let token = key.token(json!({ "nbf": NOW_SECS, "exp": NOW_SECS + TOKEN_SECONDS }));
+    assert_eq!(verify(&key.key_set(), &token), Ok(reviewed()));
 }
 
 #[test]
