@@ -9,6 +9,7 @@ use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use leasehold_driver::access::Denied;
 use leasehold_types::WorkerKey;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::super::pods::{PodFacts, PodLookupError, PodName};
 
@@ -188,6 +189,8 @@ pub(super) struct KubernetesClaims {
     pub(super) serviceaccount: Option<ClaimedObject>,
     /// The pod that the token is bound to.
     pub(super) pod: Option<ClaimedObject>,
+    /// The Secret that the token is bound to; no agent's token is.
+    pub(super) secret: Option<IgnoredAny>,
 }
 
 /// An object that a token names.

@@ -39,7 +39,8 @@ pub(super) struct JsonWebKeySet {
 
 #[derive(Debug, Deserialize)]
 struct JsonWebKey {
-    kty: String,
+    /// A key without it is not used, and leaves the others as they are (RFC 7517, 5).
+    kty: Option<String>,
     kid: Option<String>,
     alg: Option<String>,
     #[serde(rename = "use")]
@@ -102,6 +103,9 @@ pub(super) enum Unverified {
     /// It is bound to no pod.
     #[error("it is not bound to a pod")]
     NoPod,
+    /// It is bound to a Secret, which only a review looks up.
+    #[error("it is bound to a Secret")]
+    BoundToSecret,
     /// Its subject is not the service account that it names.
     #[error("its subject is not its service account")]
     OtherSubject,
@@ -183,8 +187,11 @@ impl SignedClaims {
         if self.exp.saturating_sub(self.nbf) > ISSUED_FOR_SECS_MAX {
             return Err(Unverified::ValidForTooLong);
         }
-        let KubernetesClaims { namespace, serviceaccount, pod } =
+        let KubernetesClaims { namespace, serviceaccount, pod, secret } =
             self.kubernetes.ok_or(Unverified::NoPod)?;
+        if secret.is_some() {
+            return Err(Unverified::BoundToSecret);
+        }
         let (Some(account), Some(pod)) = (serviceaccount, pod) else {
             return Err(Unverified::NoPod);
         };
@@ -205,7 +212,7 @@ impl PublicKey {
             let is_whole = x.len() == length && y.len() == length;
             is_whole.then(|| [&[UNCOMPRESSED_POINT][..], &x[..], &y[..]].concat())
         };
-        let public = match (key.kty.as_str(), key.crv.as_deref()) {
+        let public = match (key.kty.as_deref()?, key.crv.as_deref()) {
             ("RSA", _) => {
                 Self::Rsa(RsaPublicKeyComponents { n: number(&key.n)?, e: number(&key.e)? })
             }

@@ -214,6 +214,10 @@ fn a_signed_token_with_other_claims_is_not_verified() {
         (json!({ "kubernetes.io": { "pod": null } }), Unverified::NoPod),
         (json!({ "kubernetes.io": { "serviceaccount": null } }), Unverified::NoPod),
         (json!({ "kubernetes.io": null }), Unverified::NoPod),
+        (
+            json!({ "kubernetes.io": { "secret": { "name": "s", "uid": "uid-2" } } }),
+            Unverified::BoundToSecret,
+        ),
     ] {
         let token = key.token(patch.clone());
         assert_eq!(verify(&key.key_set(), &token), Err(wanted), "{patch}");
@@ -245,12 +249,16 @@ fn a_published_key_of_another_kind_is_known_and_verifies_nothing() {
         json!({ "alg": "ES384" }),
         json!({ "crv": "P-521" }),
         json!({ "kty": "OKP", "crv": "Ed25519" }),
+        json!({ "kty": "of a later RFC" }),
+        json!({ "kty": null }),
         json!({ "x": "AQAB" }),
         json!({ "y": null }),
     ] {
         let keys = key_set(&json!([key.published(patch.clone())]));
         assert_eq!(verify(&keys, &token), Err(Unverified::OtherAlgorithm), "{patch}");
     }
+    let beside = key_set(&json!([{ "kid": "kindless" }, key.published(json!({}))]));
+    assert_eq!(verify(&beside, &token), Ok(reviewed()));
     let nameless = key_set(&json!([key.published(json!({ "kid": null }))]));
     assert_eq!(verify(&nameless, &token), Err(Unverified::UnknownKey));
 }
