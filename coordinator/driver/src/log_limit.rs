@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time in which lines are counted.
@@ -50,16 +50,35 @@ impl<K: Hash + Eq> LogLimit<K> {
         self.allows_at(key, Instant::now())
     }
 
+    /// Whether a line about this key is allowed now, without counting one.
+    pub fn has_room(&self, key: &K) -> bool {
+        self.has_room_at(key, Instant::now())
+    }
+
     fn allows_at(&self, key: K, now: Instant) -> bool {
+        let mut written = self.recent(now);
+        let is_allowed = self.has_room_beside(&written, &key);
+        if is_allowed {
+            written.entry(key).or_insert(Lines { since: now, count: 0 }).count += 1;
+        }
+        is_allowed
+    }
+
+    fn has_room_at(&self, key: &K, now: Instant) -> bool {
+        self.has_room_beside(&self.recent(now), key)
+    }
+
+    fn has_room_beside(&self, written: &HashMap<K, Lines>, key: &K) -> bool {
+        let all: usize = written.values().map(|lines| lines.count).sum();
+        let own = written.get(key).map_or(0, |lines| lines.count);
+        all < self.total && own < self.per_key
+    }
+
+    /// The lines that count at `now`.
+    fn recent(&self, now: Instant) -> MutexGuard<'_, HashMap<K, Lines>> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.retain(|_, lines| now.duration_since(lines.since) < INTERVAL);
-        if written.values().map(|lines| lines.count).sum::<usize>() >= self.total {
-            return false;
-        }
-        let lines = written.entry(key).or_insert(Lines { since: now, count: 0 });
-        let is_allowed = lines.count < self.per_key;
-        lines.count += usize::from(is_allowed);
-        is_allowed
+        written
     }
 }
 
@@ -84,5 +103,17 @@ mod tests {
         let (limit, start) = (LogLimit::new(3, 5), Instant::now());
         let lines = |key| (0..9).filter(|_| limit.allows_at(key, start)).count();
         assert_eq!([lines("ada"), lines("bob"), lines("eve")], [3, 2, 0]);
+    }
+
+    #[test]
+    fn whether_there_is_room_counts_no_line() {
+        let (limit, start) = (LogLimit::new(1, 2), Instant::now());
+        let has_room = |key| (0..9).all(|_| limit.has_room_at(&key, start));
+        assert!(has_room("ada"));
+        assert!(limit.allows_at("ada", start));
+        assert!(!has_room("ada") && has_room("bob"));
+        assert!(limit.allows_at("bob", start));
+        assert!(!has_room("eve"), "all have two lines together");
+        assert!(limit.has_room_at(&"ada", start + INTERVAL));
     }
 }

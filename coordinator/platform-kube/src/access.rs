@@ -46,7 +46,7 @@ use self::rights::{CLASSES, Verb, describe_permission};
 use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::desired::Objects;
-use super::pods::Pods;
+use super::pods::{PodName, Pods};
 
 /// How long the watch may take to show an authenticated pod.
 const POD_WITHIN: Duration = Duration::from_secs(2);
@@ -265,8 +265,8 @@ impl AccessReviewer {
             self.count(permission, TokenCheck::Cache);
             return cached;
         }
-        if let Permission::ActAsAgent(_) = permission
-            && let Some(identity) = self.verify(token)
+        if let Permission::ActAsAgent(key) = permission
+            && let Some(identity) = self.verify(token, key, shown.peer)
         {
             self.count(permission, TokenCheck::Keys);
             return Ok(identity);
@@ -281,11 +281,24 @@ impl AccessReviewer {
         })
     }
 
-    /// The identity that an agent's token proves by the API server's keys. It is not cached: what
-    /// is cached was reviewed, and may be used for people too.
-    fn verify(&self, token: &str) -> Option<Identity> {
-        let verified = self.0.keys.verify(token, &self.0.audience);
+    /// The identity that the token of worker `key`'s agent proves by the API server's keys. It is
+    /// not cached: what is cached was reviewed, and may be used for people too.
+    fn verify(&self, token: &str, key: &WorkerKey, peer: Option<SocketAddr>) -> Option<Identity> {
+        // No signature of a stranger is verified: that takes CPU, and anybody can ask for it.
+        let pod = TokenClaims::read(token)?.pod_of(key)?;
+        if !self.may_exist(&pod) {
+            return None;
+        }
+        let verified = self.0.keys.verify(token, &self.0.audience, peer.map(|peer| peer.ip()));
         verified.inspect_err(|why| tracing::debug!(%why, "an agent's token is reviewed")).ok()
+    }
+
+    /// Whether the pod that a token names may exist: the watch has it, or has not listed its
+    /// namespace yet.
+    fn may_exist(&self, pod: &BoundPod) -> bool {
+        let PodName { namespace, name } = &pod.name;
+        let found = self.0.pods.find(namespace, name);
+        found.is_some_and(|facts| facts.uid == pod.uid) || !self.0.pods.is_listed(namespace)
     }
 
     /// Counts how an agent's token is checked.
@@ -345,12 +358,7 @@ impl AccessReviewer {
         match (permission, user) {
             (Permission::ActAsAgent(key), user) => {
                 let pod = claims.and_then(|claims| claims.pod_of(key));
-                let may_exist = |pod: &BoundPod| {
-                    let facts = self.0.pods.find(&pod.name.namespace, &pod.name.name);
-                    let is_known = facts.is_some_and(|facts| facts.uid == pod.uid);
-                    user.is_some() || is_known || !self.0.pods.is_listed(&pod.name.namespace)
-                };
-                if let Some(pod) = pod.filter(may_exist) {
+                if let Some(pod) = pod.filter(|pod| user.is_some() || self.may_exist(pod)) {
                     return (Lane::Agent, pod.uid);
                 }
             }

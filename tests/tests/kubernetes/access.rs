@@ -95,6 +95,14 @@ spec: {cluster: builds, streams: [{name: a}]}
         self.namespace.kubectl(&["get", "pod", name, "--output=jsonpath={.metadata.uid}"])
     }
 
+    /// Waits until the coordinator has read the API server's keys.
+    fn wait_for_keys(&self) {
+        let process = &self.replicas.running[0].process;
+        eventually("the API server's keys", || {
+            process.log().contains("verified by the API server's keys").then_some(())
+        });
+    }
+
     fn delete(&self, pod: &str) {
         self.namespace.kubectl(&["delete", "pod", pod, "--wait=true"]);
     }
@@ -287,8 +295,7 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
         ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "not bound to a pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
         ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
-        // Its signature is right.
-        ("gone", "gone", tls(&gone), vec!["Unauthorized", "not known as a worker"]),
+        ("gone", "gone", tls(&gone), vec!["Unauthorized", "rejects the token"]),
         ("none", "w-0", Credentials { tls: true, token: None }, vec!["Unauthorized", "no token"]),
         ("plain", "w-0", Credentials { tls: false, token: None }, vec!["--tls-ca"]),
     ];
@@ -433,7 +440,7 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::GoAway, "{refusal:?}");
     assert!(refusal.message.contains("gone"), "{refusal:?}");
-    // The token's signature is right: the pod is looked at.
+    // The watch no longer has the pod.
     let mut peer = fixture.dial(&token).await;
     peer.say_hello(&fixture, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
@@ -454,30 +461,42 @@ async fn an_agents_token_is_verified_without_a_review_and_a_persons_token_is_rev
     let Some(turn) = ExclusiveControlPlane::for_failures("keys") else { return };
     let access = turn.access();
     let fixture = AccessFixture::start_in(Namespace::existing(access, "keys"));
-    let replica = &fixture.replicas.running[0];
-    eventually("the API server's keys", || {
-        replica.process.log().contains("verified by the API server's keys").then_some(())
-    });
-    let uid = fixture.pod("w-0", Some("builds"));
+    fixture.wait_for_keys();
+    let [uid, leaving_uid] = ["w-0", "w-1"].map(|name| fixture.pod(name, Some("builds")));
+    let total = ["get", "wc", "builds", "--output=jsonpath={.status.workers.total}"];
+    until("both pods", || fixture.namespace.kubectl(&total), |total| total == "2");
     let token = fixture.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let leaving_token = fixture.token(AUDIENCE, Some(("w-1", &leaving_uid))).await;
     let before = reviews(access);
+    let until_reviewed = |count: u64| {
+        until(&format!("{count} reviews"), || reviews(access), |made| *made == before + count);
+    };
     let mut peer = fixture.dial(&token).await;
     peer.say_hello(&fixture, "w-0").await;
     peer.welcome().await;
-    fixture.delete("w-0");
-    assert_eq!(peer.refusal().await.reason(), RefusalReason::GoAway);
-    let mut peer = fixture.dial(&token).await;
-    peer.say_hello(&fixture, "w-0").await;
-    assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
-    assert_eq!(reviews(access), before);
+    let mut leaving = fixture.dial(&leaving_token).await;
+    leaving.say_hello(&fixture, "w-1").await;
+    leaving.welcome().await;
+    let replica = &fixture.replicas.running[0];
     let twice = "leasehold_token_checks_total{by=\"keys\"} 2";
     eventually("two tokens in the metrics", || shows(replica.http, twice));
-    // As a person's, the token is reviewed. The API server rejects it with its pod.
+    assert_eq!(reviews(access), before);
+    // As a person's, the same token is reviewed.
     let list = ListWorkersRequest { cluster: fixture.cluster(), ..Default::default() };
     let listed = fixture.admin().await.list_workers(with_token(list, &token)).await;
-    let status = listed.expect_err("no such pod");
-    assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
-    assert_eq!(reviews(access), before + 1);
+    let status = listed.expect_err("an agent that may not list");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    until_reviewed(1);
+    // The keys prove nothing of a pod that is gone: the API server rejects the token.
+    fixture.delete("w-1");
+    assert_eq!(leaving.refusal().await.reason(), RefusalReason::GoAway);
+    let mut leaving = fixture.dial(&leaving_token).await;
+    leaving.say_hello(&fixture, "w-1").await;
+    let refusal = leaving.refusal().await;
+    assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
+    assert!(refusal.message.contains("rejects the token"), "{refusal:?}");
+    until_reviewed(2);
+    eventually("no third token in the metrics", || shows(replica.http, twice));
 }
 
 /// The token of a user who may read the custom resources of the namespace.

@@ -1,12 +1,14 @@
 //! Reads the keys that the API server signs tokens with, so that a token of a pod is verified
 //! without a call. Without the right to read them, every token is reviewed by a call.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
 use kube::Client;
 use leasehold_driver::clock;
+use leasehold_driver::log_limit::PeerLogLimit;
 use leasehold_types::Moment;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
@@ -30,12 +32,19 @@ const READ_EVERY_MIN: Duration = Duration::from_secs(10);
 /// are valid: an API server that is away makes no later tokens, and agents with earlier ones can
 /// connect all the time.
 const USED_FOR: Duration = Duration::from_secs(3_600);
+/// The most wrong signatures of one address, and of all, that are found a minute. Each check takes
+/// up to a millisecond of a thread that serves sessions. More tokens are left to reviews, of which
+/// few are made at a time.
+const WRONG_SIGNATURES_MAX: usize = 10;
+const WRONG_SIGNATURES_TOTAL_MAX: usize = 1_000;
 
 /// The API server's keys, as last read.
 #[derive(Debug)]
 pub(super) struct IssuerKeys {
     last_read: watch::Receiver<Option<Arc<ConfirmedKeys>>>,
     read_now: Arc<Notify>,
+    /// The wrong signatures by address, counted as lines of a log are.
+    wrong_signatures: PeerLogLimit,
 }
 
 /// Keys that the API server has published at some time.
@@ -67,30 +76,46 @@ impl IssuerKeys {
             succeeded: None,
         };
         tokio::spawn(reader.run());
-        Self { last_read, read_now }
+        Self::new(last_read, read_now)
     }
 
-    /// The identity that a token for `audience` proves now.
+    fn new(last_read: watch::Receiver<Option<Arc<ConfirmedKeys>>>, read_now: Arc<Notify>) -> Self {
+        let wrong_signatures = PeerLogLimit::new(WRONG_SIGNATURES_MAX, WRONG_SIGNATURES_TOTAL_MAX);
+        Self { last_read, read_now, wrong_signatures }
+    }
+
+    /// The identity that a token for `audience`, shown from the address `peer`, proves now.
     ///
     /// # Errors
     /// Why it proves none. Only a review can reject the token.
-    pub(super) fn verify(&self, token: &str, audience: &str) -> Result<Identity, Unverified> {
-        self.verify_at(token, audience, clock::now(), clock::time_of_day().as_secs())
+    pub(super) fn verify(
+        &self,
+        token: &str,
+        audience: &str,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, Unverified> {
+        self.verify_at(token, audience, peer, clock::now(), clock::time_of_day().as_secs())
     }
 
     fn verify_at(
         &self,
         token: &str,
         audience: &str,
+        peer: Option<IpAddr>,
         now: Moment,
         now_secs: u64,
     ) -> Result<Identity, Unverified> {
         let last_read = self.last_read.borrow().clone();
         let confirmed = last_read.filter(|confirmed| now.since(confirmed.read_at) < USED_FOR);
         let confirmed = confirmed.ok_or(Unverified::NoKeys)?;
+        if !self.wrong_signatures.has_room(&peer) {
+            return Err(Unverified::TooManyWrong);
+        }
         let verified = confirmed.keys.verify(token, audience, now_secs);
-        if verified == Err(Unverified::UnknownKey) {
-            self.read_now.notify_one();
+        match verified {
+            Err(Unverified::UnknownKey) => self.read_now.notify_one(),
+            Err(Unverified::WrongSignature) => _ = self.wrong_signatures.allows(peer),
+            Ok(_) | Err(_) => {}
         }
         verified
     }
@@ -175,7 +200,7 @@ mod tests {
 
     fn keys_read_at(keys: KeySet, read_at: Moment) -> IssuerKeys {
         let confirmed = Arc::new(ConfirmedKeys { keys, read_at });
-        IssuerKeys { last_read: watch::channel(Some(confirmed)).1, read_now: Arc::default() }
+        IssuerKeys::new(watch::channel(Some(confirmed)).1, Arc::default())
     }
 
     /// A client of an API server that answers everything with this error.
@@ -210,7 +235,7 @@ mod tests {
         let read_at = Moment(0) + Duration::from_secs(100);
         let keys = keys_read_at(key.key_set(), read_at);
         let verify = |after: u64| {
-            keys.verify_at(&token, AUDIENCE, read_at + Duration::from_secs(after), NOW_SECS)
+            keys.verify_at(&token, AUDIENCE, None, read_at + Duration::from_secs(after), NOW_SECS)
         };
         assert!(verify(3_599).is_ok());
         assert_eq!(verify(3_600), Err(Unverified::NoKeys));
@@ -220,7 +245,7 @@ mod tests {
     fn only_an_unknown_key_has_the_keys_read_again() {
         let key = TestKey::p256();
         let keys = keys_read_at(key.key_set(), Moment(0));
-        let verify = |token: &str| keys.verify_at(token, AUDIENCE, Moment(0), NOW_SECS);
+        let verify = |token: &str| keys.verify_at(token, AUDIENCE, None, Moment(0), NOW_SECS);
         let asked_for = || keys.read_now.notified().now_or_never().is_some();
         let tokens = [key.token(json!({})), key.token(json!({ "aud": ["other"] })), "a.b.c".into()];
         assert_eq!(tokens.map(|token| verify(&token).is_ok()), [true, false, false]);
@@ -231,5 +256,26 @@ mod tests {
         }
         assert!(asked_for());
         assert!(!asked_for(), "both have the keys read once");
+    }
+
+    #[test]
+    fn an_address_with_many_wrong_signatures_has_no_more_verified() {
+        let key = TestKey::p256();
+        let (good, wrong) = (key.token(json!({})), TestKey::p256().token(json!({})));
+        let late = key.token(json!({ "exp": NOW_SECS }));
+        let keys = keys_read_at(key.key_set(), Moment(0));
+        let verify = |token: &str, last: u8| {
+            let peer = Some(IpAddr::from([192, 0, 2, last]));
+            keys.verify_at(token, AUDIENCE, peer, Moment(0), NOW_SECS)
+        };
+        for _ in 0..WRONG_SIGNATURES_MAX {
+            assert!(verify(&good, 1).is_ok(), "only wrong signatures count");
+            assert_eq!(verify(&late, 1), Err(Unverified::Expired));
+            assert_eq!(verify(&wrong, 1), Err(Unverified::WrongSignature));
+        }
+        for token in [&wrong, &good] {
+            assert_eq!(verify(token, 1), Err(Unverified::TooManyWrong));
+        }
+        assert!(verify(&good, 2).is_ok(), "another address has its own");
     }
 }

@@ -73,6 +73,9 @@ pub(super) enum Unverified {
     /// There are no keys, or they are too old.
     #[error("the API server's keys are not known")]
     NoKeys,
+    /// Its signature is not verified, since too many from its address were wrong of late.
+    #[error("too many signatures from its address were wrong")]
+    TooManyWrong,
     /// It has another form, or names no key.
     #[error("it is not a JSON Web Token of a service account with a key id")]
     Malformed,
