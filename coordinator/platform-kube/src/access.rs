@@ -39,14 +39,14 @@ use leasehold_driver::port::Handle;
 use leasehold_types::{ClusterName, WorkerKey};
 use tokio::sync::{mpsc, watch};
 
-use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of};
+use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of, outlives_deletion};
 use self::issuer_keys::IssuerKeys;
 use self::review_lanes::{Lane, ReviewLanes};
 use self::rights::{CLASSES, Verb, describe_permission};
 use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::desired::Objects;
-use super::pods::{PodName, Pods};
+use super::pods::{PodFacts, PodName, Pods};
 
 /// How long the watch may take to show an authenticated pod.
 const POD_WITHIN: Duration = Duration::from_secs(2);
@@ -154,11 +154,7 @@ impl AccessReviewer {
         let identity = match permission {
             // Decided without the API server: standbys follow the leader while it is away.
             Permission::Follow => return self.authorize_replica(certificate),
-            Permission::ActAsAgent(key) => {
-                let identity = self.identify(shown, permission, AGENT_FRESH_FOR).await?;
-                self.authorize_agent(&identity, key).await?;
-                identity
-            }
+            Permission::ActAsAgent(key) => self.agent(shown, permission, key).await?,
             Permission::Read(subject) => {
                 let identity = self.identify(shown, permission, PERSON_FRESH_FOR).await?;
                 self.authorize_person(&identity, Verb::Read, subject).await?;
@@ -184,7 +180,35 @@ impl AccessReviewer {
         Ok(Caller::User(identity.username))
     }
 
-    async fn authorize_agent(&self, identity: &Identity, key: &WorkerKey) -> Result<(), Denied> {
+    /// The identity of worker `key`'s agent: the API server's keys or a review prove it, and its
+    /// pod may act as the worker.
+    async fn agent(
+        &self,
+        shown: &Credentials,
+        permission: &Permission,
+        key: &WorkerKey,
+    ) -> Result<Identity, Denied> {
+        if let Some(identity) = self.verify(shown, key) {
+            let found = self.authorize_agent(&identity, key).await;
+            let now_secs = clock::time_of_day().as_secs();
+            let is_overdue = found.as_ref().is_ok_and(|pod| outlives_deletion(pod, now_secs));
+            // The review rejects the token of such a pod. This clock may be wrong, and must not.
+            if !is_overdue {
+                self.count(permission, TokenCheck::Keys);
+                return found.map(|_| identity);
+            }
+        }
+        let identity = self.identify(shown, permission, AGENT_FRESH_FOR).await?;
+        self.authorize_agent(&identity, key).await?;
+        Ok(identity)
+    }
+
+    /// Checks that the pod of this identity may act as worker `key`, and returns the pod.
+    async fn authorize_agent(
+        &self,
+        identity: &Identity,
+        key: &WorkerKey,
+    ) -> Result<Arc<PodFacts>, Denied> {
         let bound = identity.pod_for(key)?;
         let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
         let namespace = &bound.name.namespace;
@@ -194,7 +218,8 @@ impl AccessReviewer {
             );
             return Err(Denied::Unavailable(why));
         }
-        check_pod(found.as_deref().map_err(|why| *why), &bound, key)
+        check_pod(found.as_deref().map_err(|why| *why), &bound, key)?;
+        Ok(found.expect("the check accepts no pod that was not found"))
     }
 
     fn authorize_replica(&self, shown: Option<&CertificateNames>) -> Result<Caller, Denied> {
@@ -238,38 +263,18 @@ impl AccessReviewer {
         Ok(())
     }
 
-    /// The token's identity: from the cache, for an agent by the API server's keys, or by a review.
+    /// The token's identity: from the cache, or by a review.
     async fn identify(
         &self,
         shown: &Credentials,
         permission: &Permission,
         fresh_for: Duration,
     ) -> Result<Identity, Denied> {
-        let Some(token) = shown.token.as_deref() else {
-            return Err(Denied::Unauthenticated(format!(
-                "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
-                self.0.audience
-            )));
-        };
-        if token.len() > TOKEN_BYTES_MAX {
-            let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
-            return Err(Denied::Unauthenticated(why));
-        }
+        let token = self.token(shown)?;
         let hash = TokenHash::of(token);
-        let cached = match self.token_cache().get(&hash, fresh_for, clock::now()) {
-            CachedReview::Accepted(identity) => Some(Ok(identity)),
-            CachedReview::Rejected(why) => Some(Err(Denied::Unauthenticated(why))),
-            CachedReview::Stale(_) | CachedReview::Unknown => None,
-        };
-        if let Some(cached) = cached {
+        if let Some(cached) = self.cached(&hash, fresh_for) {
             self.count(permission, TokenCheck::Cache);
             return cached;
-        }
-        if let Permission::ActAsAgent(key) = permission
-            && let Some(identity) = self.verify(token, key, shown.peer)
-        {
-            self.count(permission, TokenCheck::Keys);
-            return Ok(identity);
         }
         self.count(permission, TokenCheck::Review);
         let review = self.review_once(token, hash, shown.peer, permission, fresh_for);
@@ -281,15 +286,45 @@ impl AccessReviewer {
         })
     }
 
-    /// The identity that the token of worker `key`'s agent proves by the API server's keys. It is
-    /// not cached: what is cached was reviewed, and may be used for people too.
-    fn verify(&self, token: &str, key: &WorkerKey, peer: Option<SocketAddr>) -> Option<Identity> {
+    /// The token that a peer shows.
+    fn token<'a>(&self, shown: &'a Credentials) -> Result<&'a str, Denied> {
+        let Some(token) = shown.token.as_deref() else {
+            return Err(Denied::Unauthenticated(format!(
+                "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
+                self.0.audience
+            )));
+        };
+        if token.len() > TOKEN_BYTES_MAX {
+            let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
+            return Err(Denied::Unauthenticated(why));
+        }
+        Ok(token)
+    }
+
+    /// The result of an earlier review of a token, if that is fresh.
+    fn cached(&self, hash: &TokenHash, fresh_for: Duration) -> Option<Result<Identity, Denied>> {
+        match self.token_cache().get(hash, fresh_for, clock::now()) {
+            CachedReview::Accepted(identity) => Some(Ok(identity)),
+            CachedReview::Rejected(why) => Some(Err(Denied::Unauthenticated(why))),
+            CachedReview::Stale(_) | CachedReview::Unknown => None,
+        }
+    }
+
+    /// The identity that the token of worker `key`'s agent proves by the API server's keys; `None`
+    /// also for one with a fresh review. It is not cached: what is cached was reviewed, and may be
+    /// used for people too.
+    fn verify(&self, shown: &Credentials, key: &WorkerKey) -> Option<Identity> {
+        let token = self.token(shown).ok()?;
+        if self.cached(&TokenHash::of(token), AGENT_FRESH_FOR).is_some() {
+            return None;
+        }
         // No signature of a stranger is verified: that takes CPU, and anybody can ask for it.
         let pod = TokenClaims::read(token)?.pod_of(key)?;
         if !self.may_exist(&pod) {
             return None;
         }
-        let verified = self.0.keys.verify(token, &self.0.audience, peer.map(|peer| peer.ip()));
+        let peer = shown.peer.map(|peer| peer.ip());
+        let verified = self.0.keys.verify(token, &self.0.audience, peer);
         verified.inspect_err(|why| tracing::debug!(%why, "an agent's token is reviewed")).ok()
     }
 

@@ -18,6 +18,9 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 /// The extra fields of a review that name the pod of a token.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+/// How long after its grace period the API server still accepts the tokens of a pod that exists, in
+/// seconds: the leeway by which Kubernetes validates all claims.
+const DELETION_LEEWAY_SECS: i64 = 60;
 
 /// The user of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +173,13 @@ pub(super) fn check_pod(
             "pod {namespace}/{name} needs the label leasehold.dev/cluster={cluster}"
         ))),
     }
+}
+
+/// Whether the API server rejects the tokens of this pod: it still exists at `now_secs`, in seconds
+/// since 1970, although its grace period ended a while before.
+pub(super) fn outlives_deletion(pod: &PodFacts, now_secs: u64) -> bool {
+    let now_secs = i64::try_from(now_secs).unwrap_or(i64::MAX);
+    pod.deleted_at.is_some_and(|due| due.as_second() + DELETION_LEEWAY_SECS < now_secs)
 }
 
 /// What a token says of itself. Only a token that the API server has accepted, or that one of its

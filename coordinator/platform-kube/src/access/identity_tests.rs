@@ -7,6 +7,7 @@ use leasehold_types::{ClusterName, WorkerName};
 use serde_json::{Value, json};
 
 use super::identity::*;
+use super::key_set_tests::NOW_SECS;
 use crate::pods::{PodFacts, PodLookupError};
 
 const AUDIENCE: &str = "leasehold.dev";
@@ -144,6 +145,18 @@ fn rejects_a_pod_that_is_not_a_worker_of_the_cluster() {
     }
     let retried = check_pod(Err(PodLookupError::PredecessorMayRun), &bound, &key);
     assert!(matches!(retried, Err(Denied::Unavailable(_))), "the agent may retry: {retried:?}");
+}
+
+#[test]
+fn a_pod_outlives_its_deletion_a_minute_after_its_grace_period() {
+    let running = pod(json!({}));
+    let due = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
+    let terminating = pod(due);
+    for (after, outlives) in [(0, false), (60, false), (61, true), (86_400, true)] {
+        assert_eq!(outlives_deletion(&terminating, NOW_SECS + after), outlives, "{after}");
+        assert!(!outlives_deletion(&running, NOW_SECS + after), "{after}");
+    }
+    assert!(!outlives_deletion(&terminating, NOW_SECS - 30), "within its grace period");
 }
 
 #[test]

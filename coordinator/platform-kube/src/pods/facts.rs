@@ -70,7 +70,7 @@ pub struct PodFacts {
     pub phase: Phase,
     /// Whether its condition Ready holds.
     pub ready: bool,
-    /// When its deletion was requested: it is terminating.
+    /// When its grace period ends, if its deletion was requested: it is terminating.
     pub deleted_at: Option<Timestamp>,
     /// Whether it has finished: no container runs, and none will start again.
     pub over: bool,
