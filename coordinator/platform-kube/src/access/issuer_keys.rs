@@ -1,11 +1,13 @@
 //! Reads the keys that the API server signs tokens with, so that a token of a pod is verified
 //! without a call. Without the right to read them, every token is reviewed by a call.
 
+use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use kube::Client;
 use leasehold_driver::clock;
 use leasehold_driver::log_limit::PeerLogLimit;
@@ -22,15 +24,18 @@ const METADATA_PATH: &str = "/.well-known/openid-configuration";
 const KEYS_PATH: &str = "/openid/v1/jwks";
 /// Kubernetes' own role for reading both. By default all service accounts have it.
 const ROLE: &str = "system:service-account-issuer-discovery";
-/// The interval between two reads. While the API server answers, a key that it withdraws is used
-/// for this long at most.
+/// The interval between two reads. While the keys can be read, a key that the API server withdraws
+/// is used for this long at most.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// The shortest interval, which holds after a failure, and when a token names an unknown key:
-/// anybody can send such a token.
+/// The shortest interval while there are keys. It holds after a failure, and when a token names an
+/// unknown key: anybody can send such a token.
 const READ_EVERY_MIN: Duration = Duration::from_secs(10);
-/// How long the keys are used after they were read. It is as long as the tokens that they verify
-/// are valid: an API server that is away makes no later tokens, and agents with earlier ones can
-/// connect all the time.
+/// The first interval while there are no keys; each of the next ones is twice as long.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The number of these intervals. After them the others hold.
+const READ_AGAIN_TIMES: usize = 4;
+/// How long the keys are used after they were read: as long as the tokens that they verify are
+/// valid. An API server that is away makes no later tokens.
 const USED_FOR: Duration = Duration::from_secs(3_600);
 /// The most wrong signatures of one address, and of all, that are found a minute. Each check takes
 /// up to a millisecond of a thread that serves sessions. More tokens are left to reviews, of which
@@ -62,6 +67,10 @@ struct KeyReader {
     read_now: Arc<Notify>,
     /// Whether the last read succeeded; `None` before the first one.
     succeeded: Option<bool>,
+    /// Whether the API server refused the last read.
+    is_refused: bool,
+    /// The next ones of [`delays_without_keys`].
+    delays: ExponentialBackoff,
 }
 
 impl IssuerKeys {
@@ -69,13 +78,7 @@ impl IssuerKeys {
     pub(super) fn start(client: Client) -> Self {
         let (sender, last_read) = watch::channel(None);
         let read_now = Arc::<Notify>::default();
-        let reader = KeyReader {
-            client,
-            last_read: sender,
-            read_now: Arc::clone(&read_now),
-            succeeded: None,
-        };
-        tokio::spawn(reader.run());
+        tokio::spawn(KeyReader::new(client, sender, Arc::clone(&read_now)).run());
         Self::new(last_read, read_now)
     }
 
@@ -122,6 +125,15 @@ impl IssuerKeys {
 }
 
 impl KeyReader {
+    fn new(
+        client: Client,
+        last_read: watch::Sender<Option<Arc<ConfirmedKeys>>>,
+        read_now: Arc<Notify>,
+    ) -> Self {
+        let delays = delays_without_keys();
+        Self { client, last_read, read_now, succeeded: None, is_refused: false, delays }
+    }
+
     async fn run(mut self) {
         loop {
             let pause = self.read().await;
@@ -134,9 +146,10 @@ impl KeyReader {
 
     /// Waits until the next read is due.
     async fn wait(&self, pause: Duration) {
-        sleep(READ_EVERY_MIN).await;
+        let shortest = pause.min(READ_EVERY_MIN);
+        sleep(shortest).await;
         tokio::select! {
-            () = sleep(pause.saturating_sub(READ_EVERY_MIN)) => {}
+            () = sleep(pause - shortest) => {}
             () = self.read_now.notified() => {}
         }
     }
@@ -150,6 +163,8 @@ impl KeyReader {
                 if self.succeeded.replace(true) != Some(true) {
                     tracing::info!("tokens of agents are verified by the API server's keys");
                 }
+                self.is_refused = false;
+                self.delays = delays_without_keys();
                 READ_EVERY
             }
             Err(error) => {
@@ -161,14 +176,26 @@ impl KeyReader {
                          is reviewed by a call; the role gives the right to read them"
                     );
                 }
-                // This needs a right, or the API server has no key set: neither changes soon.
-                if error.is_forbidden() || error.is_not_found() {
+                // The right is missing, or the API server has no key set. Once is not enough: an
+                // API server refuses everybody for a moment after its start.
+                let is_refused = error.is_forbidden() || error.is_not_found();
+                let was_refused = mem::replace(&mut self.is_refused, is_refused);
+                let is_refused_again = is_refused && was_refused;
+                if is_refused_again {
                     self.last_read.send_replace(None);
-                    return READ_EVERY;
                 }
-                READ_EVERY_MIN
+                self.pause_after_failure(is_refused_again)
             }
         }
+    }
+
+    fn pause_after_failure(&mut self, is_refused_again: bool) -> Duration {
+        if self.last_read.borrow().is_some() {
+            return READ_EVERY_MIN;
+        }
+        // A right that is missing for longer is not given soon.
+        let longest = if is_refused_again { READ_EVERY } else { READ_EVERY_MIN };
+        self.delays.next().unwrap_or(longest)
     }
 
     async fn fetch(&self) -> Result<KeySet, ApiError> {
@@ -184,6 +211,12 @@ impl KeyReader {
         let request = Request::get(path).body(Vec::new()).expect("a path of this file");
         call(CALL_TIMEOUT, self.client.request(request)).await
     }
+}
+
+/// The delays between reads while there are no keys.
+fn delays_without_keys() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::new().with_min_delay(READ_AGAIN_AFTER);
+    builder.with_max_delay(READ_EVERY_MIN).with_max_times(READ_AGAIN_TIMES).build()
 }
 
 #[cfg(test)]
@@ -214,18 +247,49 @@ mod tests {
         Client::new(tower::service_fn(answer), "ns")
     }
 
-    #[tokio::test]
-    async fn the_last_keys_are_kept_unless_the_api_server_refuses_to_show_them() {
-        for (code, are_kept) in [(503, true), (429, true), (403, false), (404, false)] {
-            let keys = TestKey::p256().key_set();
-            let confirmed = Arc::new(ConfirmedKeys { keys, read_at: Moment(0) });
-            let (last_read, kept) = watch::channel(Some(confirmed));
-            let client = refused_client(code);
-            let mut reader =
-                KeyReader { client, last_read, read_now: Arc::default(), succeeded: Some(true) };
-            reader.read().await;
-            assert_eq!(kept.borrow().is_some(), are_kept, "{code}");
+    /// Reads the keys from an API server that answers with these errors; returns the pauses, and
+    /// whether there are keys then.
+    async fn refused_reads(codes: &[u16], keys: Option<KeySet>) -> (Vec<Duration>, bool) {
+        let confirmed = keys.map(|keys| Arc::new(ConfirmedKeys { keys, read_at: Moment(0) }));
+        let (last_read, kept) = watch::channel(confirmed);
+        let mut reader = KeyReader::new(refused_client(503), last_read, Arc::default());
+        let mut pauses = Vec::new();
+        for code in codes {
+            reader.client = refused_client(*code);
+            pauses.push(reader.read().await);
         }
+        let are_kept = kept.borrow().is_some();
+        (pauses, are_kept)
+    }
+
+    #[tokio::test]
+    async fn the_last_keys_are_kept_until_the_api_server_refuses_them_twice_together() {
+        for (codes, are_kept) in [
+            (vec![503, 429, 503], true),
+            (vec![403], true),
+            (vec![404], true),
+            (vec![403, 503, 404], true),
+            (vec![403, 403], false),
+            (vec![503, 404, 403], false),
+        ] {
+            let (pauses, kept) = refused_reads(&codes, Some(TestKey::p256().key_set())).await;
+            assert_eq!(kept, are_kept, "{codes:?}");
+            let is_retried = |pause: &Duration| *pause <= READ_EVERY_MIN;
+            assert!(pauses.iter().all(is_retried), "{codes:?}: {pauses:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_keys_are_asked_for_again_soon_and_a_missing_right_rarely() {
+        for (code, longest) in [(403, READ_EVERY), (404, READ_EVERY), (503, READ_EVERY_MIN)] {
+            let codes = [code; READ_AGAIN_TIMES + 1];
+            let (pauses, _) = refused_reads(&codes, None).await;
+            assert!(pauses.is_sorted(), "{code}: {pauses:?}");
+            assert_eq!(pauses.first(), Some(&READ_AGAIN_AFTER), "{code}");
+            assert_eq!(pauses.last(), Some(&longest), "{code}");
+        }
+        let (pauses, _) = refused_reads(&[503, 503, 503, 503, 503, 403], None).await;
+        assert_eq!(pauses.last(), Some(&READ_EVERY_MIN), "as an API server that has just started");
     }
 
     #[test]
