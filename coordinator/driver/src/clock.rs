@@ -1,6 +1,6 @@
 //! The only place of this process that reads clocks. Leases use CLOCK_BOOTTIME, which also counts
 //! while the host sleeps, so that a sleep never extends a lease. The time of day is only for
-//! certificates, for exemplars of metrics and for people.
+//! certificates, for tokens of agents and people, for exemplars of metrics and for people.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,8 @@ pub fn now() -> Moment {
 }
 
 /// The time of day, only for the validity of certificates and tokens: it can be wrong, and it can
-/// jump back. No lease depends on it.
+/// jump back. No lease depends on it. While it is behind, what has expired is valid for that much
+/// longer.
 #[must_use]
 pub fn time_of_day() -> UnixTime {
     let seconds = clock_gettime(ClockId::Realtime).tv_sec;

@@ -83,7 +83,7 @@ pub enum TokenCheck {
     Cache,
     /// By the API server's keys, without a call.
     Keys,
-    /// By a call to the API server.
+    /// It is left to a review by the API server, which may be in flight already, or fail.
     Review,
 }
 

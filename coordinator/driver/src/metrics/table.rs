@@ -280,7 +280,7 @@ pub(super) const TOKEN_CHECKS: Metric = Metric::counter(
     "leasehold_token_checks_total",
     "{token}",
     "Tokens of agents on Kubernetes, by how they are checked: cache (an earlier review), keys (the \
-     API server's, without a call), review (a call to the API server).",
+     API server's, without a call), review (left to a review by the API server).",
 )
 .by(&["by"]);
 pub(super) const ORDERS: Metric = Metric::counter(

@@ -65,7 +65,8 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
 
 impl Identity {
     /// The identity of a token of `account` that is bound to `pod`, both in `namespace`, as the
-    /// review of that token has it.
+    /// review of that token has it in the fields that decide. The review may have more `extra`
+    /// ones, such as the id of the token.
     pub(super) fn of_pod(namespace: &str, account: ClaimedObject, pod: ClaimedObject) -> Self {
         let groups = [
             "system:serviceaccounts".to_owned(),

@@ -35,7 +35,8 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The number of these intervals. After them the others hold.
 const READ_AGAIN_TIMES: usize = 4;
 /// How long the keys are used after they were read: as long as the tokens that they verify are
-/// valid. An API server that is away makes no later tokens.
+/// valid. An API server that is away makes no later tokens. Those that it made after the last read
+/// expire up to [`READ_EVERY`] later than the keys, and are reviewed in that time.
 const USED_FOR: Duration = Duration::from_secs(3_600);
 /// The most wrong signatures of one address, and of all, that are found a minute. Each check takes
 /// up to a millisecond of a thread that serves sessions. More tokens are left to reviews, of which

@@ -146,8 +146,8 @@ impl KeySet {
         Self { issuer: metadata.issuer, keys: keys.collect() }
     }
 
-    /// The identity that a token for `audience` proves at `now_secs`, in seconds since 1970: that of
-    /// a pod. The caller checks that the pod exists.
+    /// The identity that a token for `audience` proves at `now_secs`, in seconds since 1970: that
+    /// of a pod. The caller checks that the pod exists.
     ///
     /// # Errors
     /// Why it proves none.

@@ -100,7 +100,7 @@ fn claims() -> Value {
     })
 }
 
-/// What the API server's review of that token says.
+/// What the API server's review of that token says in the fields that decide.
 fn reviewed() -> Identity {
     let status = json!({
         "authenticated": true,
