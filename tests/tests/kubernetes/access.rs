@@ -235,12 +235,13 @@ fn forged(cluster: &Cluster, token: &str, alter: impl FnOnce(&mut Value)) -> Opt
     let Cluster::Own(plane) = cluster else { return None };
     let key = std::fs::read_to_string(plane.folder().join("pki/tokens.key")).expect("a key");
     let key = rcgen::KeyPair::from_pem(&key).expect("a key");
-    let claims = token.split('.').nth(1).expect("three parts");
+    // The header names the key: without its name the coordinator would not look further.
+    let (header, rest) = token.split_once('.').expect("three parts");
+    let (claims, _) = rest.split_once('.').expect("three parts");
     let claims = URL_SAFE_NO_PAD.decode(claims).expect("base64");
     let mut claims: Value = serde_json::from_slice(&claims).expect("JSON");
     alter(&mut claims);
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let text = format!("{}.{}", part(&json!({ "alg": "ES256", "typ": "JWT" })), part(&claims));
+    let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
     let signature = raw(&key.sign(text.as_bytes()).expect("a signature"));
     Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
@@ -264,6 +265,8 @@ fn raw(der: &[u8]) -> Vec<u8> {
 async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     let Some(cluster) = Cluster::shared() else { return };
     let fixture = AccessFixture::start(cluster);
+    // The keys must refuse these tokens too, and not only a review.
+    fixture.wait_for_keys();
     let uid = fixture.pod("w-0", Some("builds"));
     let other_uid = fixture.pod("w-1", Some("builds"));
     let bare_uid = fixture.pod("bare", None);
