@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::{FutureExt, Stream};
 use leasehold_driver::log_limit::PeerLogLimit;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use leasehold_types::limits::SILENCE_MAX;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -34,6 +35,11 @@ const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const WAITING_MAX: usize = 4_096;
 /// How long one waits; its peer has probably given up then.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a new connection to a port for HTTP keeps its place although one of another address
+/// wants it: long enough for a handshake and a request on a busy machine. On the port of agents it
+/// is as long as an agent waits: with less, agents that all dial at once would take each other's
+/// places, and each would dial again.
+const HTTP_PLACE_KEPT_FOR: Duration = Duration::from_secs(1);
 /// The pause after the system had no file or memory left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
@@ -111,11 +117,15 @@ impl Listener {
     pub(crate) fn new(socket: TcpListener, preface: Preface, limits: ConnectionLimits) -> Self {
         let ConnectionLimits { unauthenticated, waiting, total, callers, unauthenticated_age } =
             limits;
+        let kept_for = match preface {
+            Preface::Any => HTTP_PLACE_KEPT_FOR,
+            Preface::Http2 | Preface::Tls => SILENCE_MAX,
+        };
         Self {
             socket,
             preface,
             permits: Arc::new(Semaphore::new(total)),
-            places: Places::new(unauthenticated),
+            places: Places::new(unauthenticated, kept_for),
             waiting: FairQueue::new(waiting),
             unauthenticated_age,
             callers: CallerLimit::new(callers, callers),
@@ -131,10 +141,13 @@ impl Listener {
     /// The next connection that has a place.
     pub(crate) async fn next(&mut self) -> Connection {
         loop {
+            self.drop_outdated();
             let places = Arc::clone(&self.places);
             let is_waited_for = !self.waiting.is_empty();
             tokio::select! {
-                accepted = self.socket.accept() => match accepted {
+                // While each address waits with one connection, further ones wait in the kernel:
+                // its queue costs no file, and a peer that is sent away dials again.
+                accepted = self.socket.accept(), if self.waiting.takes_more() => match accepted {
                     Ok((stream, address)) => self.enqueue(stream, address),
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
@@ -159,15 +172,31 @@ impl Listener {
             let why = "too many connections wait, and this address has the most";
             warn(&self.warnings, Some(dropped), "connection refused", &why);
         }
+        if !self.waiting.takes_more() {
+            let why = "as many wait for a place as may, each from an address of its own";
+            warn(&self.warnings, None, "further connections wait in the kernel", &why);
+        }
+    }
+
+    /// Drops the connections whose turn it is and whose peers do not wait any longer: none of them
+    /// takes the place of another one.
+    fn drop_outdated(&mut self) {
+        while let Some((address, waiting)) = self.waiting.front() {
+            if waiting.since.elapsed() > WAIT_MAX {
+                let why = "the port had no place for it in time";
+                warn(&self.warnings, Some(address), "connection refused", &why);
+            } else if self.preface != Preface::Any && is_gone(&waiting.stream) {
+                let peer = waiting.address;
+                tracing::debug!(%peer, "connection dropped: its peer has given up");
+            } else {
+                return;
+            }
+            self.waiting.pop(address);
+        }
     }
 
     fn open(&self, waiting: WaitingConnection, place: (Place, Evicted)) -> Option<Connection> {
-        let WaitingConnection { stream, address, since } = waiting;
-        if since.elapsed() > WAIT_MAX {
-            let why = "the port had no place for it in time";
-            warn(&self.warnings, Some(address.ip()), "connection refused", &why);
-            return None;
-        }
+        let WaitingConnection { stream, address, .. } = waiting;
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let why = "the port has reached its limit of connections";
             warn(&self.warnings, Some(address.ip()), "connection refused", &why);
@@ -200,6 +229,13 @@ impl Listener {
             Some((Ok(connection), listener))
         })
     }
+}
+
+/// Whether the peer has closed the connection. A client of HTTP/1 may close its half of a
+/// connection and wait for the answer; one of HTTP/2 does not.
+fn is_gone(stream: &TcpStream) -> bool {
+    let ready = stream.ready(Interest::READABLE).now_or_never();
+    ready.is_some_and(|ready| ready.is_ok_and(Ready::is_read_closed))
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {
@@ -362,7 +398,6 @@ fn warn(
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -430,6 +465,29 @@ mod tests {
         let third = TcpStream::connect(address).await.expect("a connection");
         let connection = listener.next().await;
         assert_eq!(connection.peer.address(), third.local_addr().expect("an address"));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_gives_up_while_it_waits_gets_no_place() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let mut listener = Listener::new(socket, Preface::Http2, limits(1));
+        let _first = TcpStream::connect(address).await.expect("a connection");
+        let first = listener.next().await;
+        let mut gone = TcpStream::connect(address).await.expect("a connection");
+        gone.write_all(HTTP2_PREFACE).await.expect("room");
+        let other = TcpStream::connect(address).await.expect("a connection");
+        let third = other.local_addr().expect("an address");
+        // The other one may still wait in the kernel.
+        while listener.waiting.turns().count() == 0 {
+            assert!(listener.next().now_or_never().is_none(), "there is no place");
+            tokio::task::yield_now().await;
+        }
+        drop(gone);
+        // The end of the connection has been seen once another one comes about.
+        let _fourth = TcpStream::connect(address).await.expect("a connection");
+        drop(first);
+        assert_eq!(listener.next().await.peer.address(), third);
     }
 
     #[tokio::test]

@@ -43,6 +43,11 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
+    /// Whether another entry fits, or would replace one of an address with several.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.len < self.total || self.by_length.last().is_some_and(|(most, _)| *most > 1)
+    }
+
     /// Adds an entry. If the queue is full, the newest entry of the address with the most goes,
     /// and is returned with its address.
     pub(crate) fn push(&mut self, address: IpAddr, entry: T) -> Option<(IpAddr, T)> {
@@ -60,6 +65,12 @@ impl<T> FairQueue<T> {
         let longest = if has_most { address } else { last };
         let dropped = self.change(longest, VecDeque::pop_back)??;
         Some((longest, dropped))
+    }
+
+    /// The oldest entry of the address whose turn it is.
+    pub(crate) fn front(&self) -> Option<(IpAddr, &T)> {
+        let (_, address) = self.turns.first_key_value()?;
+        Some((*address, self.of_address.get(address)?.entries.front()?))
     }
 
     /// The addresses with entries, in the order of their turns.
@@ -141,5 +152,19 @@ mod tests {
         assert_eq!(queue.push(address(2), "d"), Some((address(1), "c")));
         assert_eq!(queue.push(address(1), "e"), Some((address(1), "e")));
         assert_eq!(in_turn(&mut queue), ["a", "d", "b"]);
+    }
+
+    #[test]
+    fn a_full_queue_takes_more_while_an_address_has_several_entries() {
+        let mut queue = FairQueue::new(2);
+        for entry in ["a", "b"] {
+            assert!(queue.takes_more());
+            assert_eq!(queue.push(address(1), entry), None);
+        }
+        assert!(queue.takes_more(), "one of the address's can go");
+        assert_eq!(queue.push(address(2), "c"), Some((address(1), "b")));
+        assert!(!queue.takes_more(), "each has one");
+        assert_eq!(queue.pop(address(1)), Some("a"));
+        assert!(queue.takes_more());
     }
 }

@@ -3,7 +3,6 @@
 //! Invariant: a connection without an allowed call has a deadline and a place that another
 //! connection may take.
 
-use std::iter;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -197,13 +196,8 @@ impl Drop for AllowedCall {
         }
         standing.of_caller = None;
         let now = Instant::now();
-        let idle_max = match peer.0.places.try_take(iter::once(peer.0.address.ip()), now) {
-            Ok(taken) => {
-                standing.place = Some(taken);
-                IDLE_MAX
-            }
-            Err(_) => IDLE_WITHOUT_PLACE_MAX,
-        };
+        standing.place = peer.0.places.take_back(peer.0.address.ip(), now);
+        let idle_max = if standing.place.is_some() { IDLE_MAX } else { IDLE_WITHOUT_PLACE_MAX };
         let deadline = now + idle_max;
         // A connection that was to end before that still does.
         standing.deadline = Some(standing.deadline.map_or(deadline, |set| set.min(deadline)));

@@ -4,26 +4,27 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::iter;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_types::limits::SILENCE_MAX;
-
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// How long a new connection keeps its place although another one from an address with as many
-/// wants it. An agent gives up then. If its place went to another one before, agents that all dial
-/// at once would take each other's places on a busy machine, and each would dial again.
-const KEPT_FOR: Duration = SILENCE_MAX;
+/// How long a connection whose last call has ended keeps the place that it takes back, although
+/// another one from an address with as many wants it.
+const KEPT_AFTER_CALL: Duration = Duration::from_secs(1);
 
 /// The places of one port.
 #[derive(Debug)]
 pub(crate) struct Places {
     total: usize,
+    /// How long a new connection keeps its place in the same way.
+    kept_for: Duration,
     state: Mutex<State>,
-    freed: Notify,
+    /// A waiting connection may get a place earlier than it seemed.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +68,8 @@ pub(crate) struct Place {
 pub(crate) type Evicted = oneshot::Receiver<()>;
 
 impl Places {
-    pub(crate) fn new(total: usize) -> Arc<Self> {
-        Arc::new(Self { total, state: Mutex::default(), freed: Notify::new() })
+    pub(crate) fn new(total: usize, kept_for: Duration) -> Arc<Self> {
+        Arc::new(Self { total, kept_for, state: Mutex::default(), changed: Notify::new() })
     }
 
     /// Takes a place for the first of these addresses that gets one. Waits while all places are
@@ -78,22 +79,35 @@ impl Places {
         addresses: impl Iterator<Item = IpAddr> + Clone,
     ) -> (Place, Evicted) {
         loop {
-            let freed = self.freed.notified();
-            match self.try_take(addresses.clone(), Instant::now()) {
+            let changed = self.changed.notified();
+            match self.try_take(addresses.clone(), self.kept_for, Instant::now()) {
                 Ok(taken) => return taken,
                 Err(kept_until) => tokio::select! {
-                    () = freed => {}
+                    () = changed => {}
                     () = sleep_until(kept_until) => {}
                 },
             }
         }
     }
 
-    /// Takes a place for the first of these addresses that gets one, or returns until when the
-    /// place is kept that is given up next.
-    pub(super) fn try_take(
+    /// Takes a place for a connection whose last call has ended, if there is one.
+    pub(super) fn take_back(
+        self: &Arc<Self>,
+        address: IpAddr,
+        now: Instant,
+    ) -> Option<(Place, Evicted)> {
+        let taken = self.try_take(iter::once(address), KEPT_AFTER_CALL, now).ok()?;
+        // Its address has one more, which may be given up earlier than all others.
+        self.changed.notify_one();
+        Some(taken)
+    }
+
+    /// Takes a place, which is kept for this time, for the first of these addresses that gets one,
+    /// or returns until when the place is kept that is given up next.
+    fn try_take(
         self: &Arc<Self>,
         mut addresses: impl Iterator<Item = IpAddr>,
+        kept_for: Duration,
         now: Instant,
     ) -> Result<(Place, Evicted), Instant> {
         let mut state = self.state();
@@ -113,7 +127,7 @@ impl Places {
                     let _ = evict.send(());
                 }
                 let (evict, evicted) = oneshot::channel();
-                let key = state.insert(address, now + KEPT_FOR, evict);
+                let key = state.insert(address, now + kept_for, evict);
                 let places = Arc::clone(self);
                 Ok((Place { places, address, key: Mutex::new(key) }, evicted))
             }
@@ -192,6 +206,8 @@ impl Place {
         if let Some(evict) = state.remove(self.address, *key) {
             *key = state.insert(self.address, Instant::now() + time, evict);
         }
+        drop(state);
+        self.places.changed.notify_one();
     }
 }
 
@@ -199,7 +215,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let key = *self.key.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.places.state().remove(self.address, key);
-        self.places.freed.notify_one();
+        self.places.changed.notify_one();
     }
 }
 
@@ -209,21 +225,23 @@ mod tests {
 
     use super::*;
 
+    const KEPT_FOR: Duration = Duration::from_secs(1);
+
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
 
     fn take(places: &Arc<Places>, of: u8, now: Instant) -> (Place, Evicted) {
-        places.try_take([address(of)].into_iter(), now).expect("a place")
+        places.try_take([address(of)].into_iter(), KEPT_FOR, now).expect("a place")
     }
 
     #[tokio::test]
     async fn a_new_connection_takes_the_place_of_the_oldest_that_does_not_keep_it() {
-        let (places, now) = (Places::new(3), Instant::now());
+        let (places, now) = (Places::new(3, KEPT_FOR), Instant::now());
         let (first, mut first_evicted) = take(&places, 1, now);
         let (_second, mut second_evicted) = take(&places, 1, now);
         let _third = take(&places, 1, now);
-        let kept = places.try_take([address(1)].into_iter(), now);
+        let kept = places.try_take([address(1)].into_iter(), KEPT_FOR, now);
         assert_eq!(kept.expect_err("none is old"), now + KEPT_FOR);
         first.keep(KEPT_FOR);
         let _fourth = take(&places, 1, now + KEPT_FOR);
@@ -233,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_that_is_kept_for_long_keeps_no_younger_one() {
-        let (places, now) = (Places::new(2), Instant::now());
+        let (places, now) = (Places::new(2, KEPT_FOR), Instant::now());
         let (first, mut first_evicted) = take(&places, 1, now);
         first.keep(100 * KEPT_FOR);
         let (_second, mut second_evicted) = take(&places, 1, now);
@@ -244,7 +262,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_that_is_kept_for_long_keeps_none_of_another_address() {
-        let (places, now) = (Places::new(2), Instant::now());
+        let (places, now) = (Places::new(2, KEPT_FOR), Instant::now());
         let (first, mut first_evicted) = take(&places, 1, now);
         first.keep(100 * KEPT_FOR);
         let (_second, mut second_evicted) = take(&places, 2, now);
@@ -255,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_opens_many_connections_ends_its_own() {
-        let (places, now) = (Places::new(3), Instant::now());
+        let (places, now) = (Places::new(3, KEPT_FOR), Instant::now());
         let (_other, mut other_evicted) = take(&places, 1, now);
         let mut many: Vec<_> = (0..2).map(|_| take(&places, 2, now)).collect();
         for round in 1..10 {
@@ -269,20 +287,20 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_with_fewer_places_waits_for_none_that_another_keeps() {
-        let (places, now) = (Places::new(3), Instant::now());
+        let (places, now) = (Places::new(3, KEPT_FOR), Instant::now());
         let mut many: Vec<_> = (0..3).map(|_| take(&places, 1, now)).collect();
         let waiting = [address(1), address(2)];
-        let (place, _) = places.try_take(waiting.into_iter(), now).expect("a place");
+        let (place, _) = places.try_take(waiting.into_iter(), KEPT_FOR, now).expect("a place");
         assert_eq!(place.address(), address(2), "the first in turn has the most");
         assert_eq!(many[0].1.try_recv(), Ok(()));
         // Of two addresses with as many, none takes a kept one of the other.
-        let kept = places.try_take(waiting.into_iter(), now);
+        let kept = places.try_take(waiting.into_iter(), KEPT_FOR, now);
         assert_eq!(kept.expect_err("all are kept"), now + KEPT_FOR);
     }
 
     #[tokio::test]
     async fn a_freed_place_goes_to_the_next_and_leaves_nothing_behind() {
-        let places = Places::new(1);
+        let places = Places::new(1, KEPT_FOR);
         let waiting = std::iter::once(address(1));
         let (place, evicted) = places.take(waiting.clone()).await;
         let next = tokio::spawn({
@@ -296,5 +314,19 @@ mod tests {
         let state = places.state();
         assert!(state.of_address.is_empty() && state.order.is_empty(), "{state:?}");
         assert_eq!(state.count, 0);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_kept_no_longer_goes_to_the_one_that_waits() {
+        let places = Places::new(1, Duration::from_secs(3_600));
+        let (first, _first_evicted) = places.take(std::iter::once(address(1))).await;
+        let next = tokio::spawn({
+            let places = Arc::clone(&places);
+            async move { places.take(std::iter::once(address(2))).await }
+        });
+        tokio::task::yield_now().await;
+        first.keep(Duration::ZERO);
+        let (place, _) = next.await.expect("no panic");
+        assert_eq!(place.address(), address(2));
     }
 }
