@@ -4,6 +4,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use leasehold_proto::coordinator::v1::open_session_response::Message;
@@ -16,11 +17,13 @@ use leasehold_proto::coordinator::v1::{
 };
 use prost::Message as _;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::net::TcpSocket;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::push::{Arrivals, Push, now};
@@ -29,6 +32,9 @@ use crate::process::{Process, free_address, soon_ok};
 
 /// Messages on their way to a receiver: one push ends before the next one begins.
 const OUTBOX_MAX: usize = 4;
+
+/// Connections that may wait to be accepted: all come at once.
+const BACKLOG: u32 = 16_384;
 
 /// The length of the message that is pushed.
 pub(super) fn message_bytes() -> usize {
@@ -57,13 +63,16 @@ fn message() -> OpenSessionResponse {
 pub(super) struct Broadcast {
     process: Process,
     arrivals: Arc<Arrivals>,
+    /// How long it took until all streams were open.
+    opened_in: Duration,
     /// Ends the receivers when it is dropped.
     _receivers: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
 impl Broadcast {
-    /// Starts the server, and opens a stream for each receiver, with an agent's settings.
+    /// Starts the server, and opens a stream for each receiver, all at once and with an agent's
+    /// settings.
     ///
     /// # Errors
     /// If one cannot be opened.
@@ -75,13 +84,14 @@ impl Broadcast {
         let process = Process::start(&mut command, &folder.path().join("broadcast.log"));
         soon_ok("the broadcast's server", || TcpStream::connect(address).map(drop)).await;
         let arrivals = Arc::new(Arrivals::new(receivers));
-        let mut tasks = JoinSet::new();
+        let begun = Instant::now();
+        let mut opening = JoinSet::new();
         for receiver in 0..receivers {
-            let endpoint = endpoint(&format!("http://{address}"), own_address(receiver))?;
-            let channel = endpoint.connect().await.context("the broadcast's server")?;
-            let mut client = SessionServiceClient::new(channel);
-            let requests = tokio_stream::pending::<OpenSessionRequest>();
-            let mut messages = client.open_session(requests).await?.into_inner();
+            opening.spawn(open(address, receiver));
+        }
+        let mut tasks = JoinSet::new();
+        while let Some(opened) = opening.join_next().await {
+            let Opened { receiver, client, mut messages } = opened??;
             let arrivals = Arc::clone(&arrivals);
             tasks.spawn(async move {
                 let _client = client;
@@ -90,7 +100,13 @@ impl Broadcast {
                 }
             });
         }
-        Ok(Self { process, arrivals, _receivers: tasks, _folder: folder })
+        let opened_in = begun.elapsed();
+        Ok(Self { process, arrivals, opened_in, _receivers: tasks, _folder: folder })
+    }
+
+    /// How long it took until all streams were open.
+    pub(super) fn opened_in(&self) -> Duration {
+        self.opened_in
     }
 
     /// Pushes one message to all receivers.
@@ -104,6 +120,22 @@ impl Broadcast {
     }
 }
 
+/// An open stream, as its receiver has it.
+struct Opened {
+    receiver: usize,
+    client: SessionServiceClient<Channel>,
+    messages: Streaming<OpenSessionResponse>,
+}
+
+async fn open(address: SocketAddr, receiver: usize) -> Result<Opened> {
+    let endpoint = endpoint(&format!("http://{address}"), own_address(receiver))?;
+    let channel = endpoint.connect().await.context("the broadcast's server")?;
+    let mut client = SessionServiceClient::new(channel);
+    let requests = tokio_stream::pending::<OpenSessionRequest>();
+    let messages = client.open_session(requests).await?.into_inner();
+    Ok(Opened { receiver, client, messages })
+}
+
 /// Serves the broadcast until its parent ends: one message to every stream at each SIGUSR1.
 ///
 /// # Errors
@@ -113,7 +145,11 @@ pub async fn serve(address: SocketAddr) -> Result<()> {
     let mut orders = signal(SignalKind::user_defined1())?;
     let service = BroadcastService::default();
     let server = Server::builder().add_service(SessionServiceServer::new(service.clone()));
-    let mut server = pin!(server.serve(address));
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let incoming = TcpIncoming::from(socket.listen(BACKLOG)?).with_nodelay(Some(true));
+    let mut server = pin!(server.serve_with_incoming(incoming));
     loop {
         tokio::select! {
             ended = &mut server => return Ok(ended?),

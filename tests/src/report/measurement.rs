@@ -204,6 +204,11 @@ impl Measurement {
     async fn connect(&mut self, fleet: &mut Fleet) -> Result<()> {
         let size = fleet.size();
         let agents = begin(3, size, "connect and first grant");
+        if size == self.sizes.agents && self.wants(3) {
+            let bare = Broadcast::start(size).await?;
+            let name = format!("{} streams to the broadcast's server: all open", shown(size));
+            self.add(3, name, Unit::Seconds, bare.opened_in().as_secs_f64(), None);
+        }
         let before = fleet.memory_bytes().await?;
         let connected = fleet.connect().await?;
         let after = fleet.memory_bytes().await?;
