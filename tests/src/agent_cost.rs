@@ -44,7 +44,7 @@ pub struct AgentUse {
 pub struct AgentCost {
     /// What of its program and its data is in memory, in KiB.
     pub resident_kib: u64,
-    /// Of that, what no file stands behind.
+    /// Of that, anonymous memory.
     pub own_kib: u64,
     /// The share of one core.
     pub processor_percent: f64,
@@ -77,7 +77,7 @@ impl MeasuredAgent {
         wanted.iter().all(|line| shows(self.agent.api, line).is_some())
     }
 
-    /// What it has used until now. A worker has read its lease before: what that takes is there.
+    /// What it has used until now. The lease is read before, so that its memory is allocated.
     ///
     /// # Errors
     /// If the agent does not answer.

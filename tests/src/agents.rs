@@ -3,9 +3,11 @@
 
 mod agent;
 mod fleet_record;
+mod link;
 mod standalone_replicas;
 
+pub(crate) use self::agent::Unwritten;
 pub use self::agent::{Agent, AgentIdentity, Coordinators};
-pub(crate) use self::agent::{Unwritten, endpoint, own_address};
 pub use self::fleet_record::{Counts, FleetRecord};
+pub(crate) use self::link::{endpoint, own_address};
 pub use self::standalone_replicas::{CLUSTER, JOBS_PER_WORKER, StandaloneReplicas, Turns};

@@ -2,44 +2,29 @@
 //! journal that is written nowhere. All of a fleet's run in this process.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_agent::leader_watch::{Connect, Connection, LeaderWatch, Successor, WelcomedLink};
-use leasehold_agent::silence::unless_silent;
+use leasehold_agent::leader_watch::{LeaderWatch, Successor, WelcomedLink};
 use leasehold_agent_core::{
     Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
 };
 use leasehold_demo::clock;
-use leasehold_proto::coordinator::v1::OpenSessionRequest;
-use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-use leasehold_proto::{WAITING_METADATA, WAITING_WANTED, map};
-use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
 use leasehold_types::{
     Epoch, Incarnation, JobId, LinkNumber, Moment, Nonce, StartId, StreamKey, WorkerKey,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Request;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{ClientTlsConfig, Endpoint};
+use tonic::transport::ClientTlsConfig;
 
 use super::fleet_record::FleetRecord;
+use super::link::{LinkEvent, Port, own_address, run_link};
 
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be silent before it is pinged, and how long the answer may take.
-const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Messages on their way to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
 /// What a link may say ahead of the holder.
 const EVENTS_MAX: usize = 64;
-/// Bytes that a coordinator may send ahead.
-const WINDOW_BYTES: u32 = 1024 * 1024;
 /// The bound of the wait before a second dial; it doubles with each attempt.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// The bound that no attempt exceeds.
@@ -142,13 +127,6 @@ impl Journal for Unwritten {
     fn append(&mut self, _: &Record) -> Result<(), JournalError> {
         Ok(())
     }
-}
-
-/// What a link's task says.
-enum LinkEvent {
-    Opened,
-    Message(Box<CoordinatorMessage>),
-    Closed(String),
 }
 
 /// A link from its dial on; dropping it ends it.
@@ -400,106 +378,11 @@ impl Driver {
     }
 }
 
-/// How one agent reaches the coordinators.
-#[derive(Clone)]
-struct Port {
-    tls: Option<ClientTlsConfig>,
-    from: IpAddr,
-    token: Option<String>,
-}
-
-impl Port {
-    fn endpoint(&self, address: &str) -> anyhow::Result<Endpoint> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = plain_endpoint(&format!("{scheme}://{address}"), self.from)?;
-        if let Some(tls) = &self.tls {
-            endpoint = endpoint.tls_config(tls.clone())?;
-        }
-        Ok(endpoint)
-    }
-
-    fn authorization(&self) -> anyhow::Result<Option<MetadataValue<Ascii>>> {
-        let token = self.token.as_ref();
-        Ok(token.map(|token| format!("Bearer {token}").parse()).transpose()?)
-    }
-}
-
-impl Connect for Port {
-    async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
-        let channel = self.endpoint(address)?.connect().await?;
-        Ok(Connection { channel, authorization: self.authorization()? })
-    }
-}
-
-/// Opens the session with an agent's own settings, and passes messages on until it ends.
-async fn run_link(
-    port: &Port,
-    address: &str,
-    number: LinkNumber,
-    messages: mpsc::Receiver<AgentMessage>,
-    events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
-) -> anyhow::Result<()> {
-    let endpoint = for_session(port.endpoint(address)?);
-    let channel = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await??;
-    let mut client = SessionServiceClient::new(channel)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let _ = events.send((number, LinkEvent::Opened)).await;
-    let mut request = Request::new(ReceiverStream::new(messages).map(OpenSessionRequest::from));
-    if let Some(authorization) = port.authorization()? {
-        request.metadata_mut().insert("authorization", authorization);
-    }
-    request.metadata_mut().insert(WAITING_METADATA, MetadataValue::from_static(WAITING_WANTED));
-    let mut responses = unless_silent(client.open_session(request)).await??.into_inner();
-    let mut is_served = false;
-    loop {
-        let response = if is_served {
-            responses.message().await
-        } else {
-            unless_silent(responses.message()).await?
-        };
-        let Some(response) = response? else { return Ok(()) };
-        if map::waits_behind(&response).is_some() {
-            continue;
-        }
-        let message = CoordinatorMessage::try_from(response)?;
-        is_served |= matches!(message, CoordinatorMessage::Grant(_));
-        let _ = events.send((number, LinkEvent::Message(Box::new(message)))).await;
-    }
-}
-
-/// A coordinator's endpoint with an agent's settings of a session, which comes from `from`.
-pub(crate) fn endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
-    plain_endpoint(url, from).map(for_session)
-}
-
-/// An endpoint whose connections come from `from`, without keepalives.
-fn plain_endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
-    let endpoint = Endpoint::from_shared(url.to_owned())?.local_address(Some(from));
-    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
-}
-
-fn for_session(endpoint: Endpoint) -> Endpoint {
-    endpoint
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-}
-
 /// The agent's own: the first dial at once, then full jitter below a bound that doubles.
 fn backoff(attempt: u32) -> Duration {
     let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
     let bound = BACKOFF_MIN.saturating_mul(1 << doublings.min(16)).min(BACKOFF_MAX);
     bound.mul_f64(fastrand::f64())
-}
-
-/// An address of the loopback network for each agent, as pods have: where thousands share one, the
-/// kernel takes longer to find a free port than for all the rest of a connection.
-pub(crate) fn own_address(number: usize) -> IpAddr {
-    let [_, high, middle, low] = u32::try_from(number).expect("fleets are smaller").to_be_bytes();
-    Ipv4Addr::new(127, high + 1, middle, low).into()
 }
 
 fn now() -> Moment {
