@@ -1,8 +1,13 @@
 //! A real listener and its peers.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+use tokio::time::timeout;
 
 use super::*;
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn limits(total: usize) -> ConnectionLimits {
     let unauthenticated_age = Duration::from_secs(60);
@@ -77,13 +82,13 @@ async fn connections_for_which_the_queue_has_no_room_wait_in_the_kernel() {
     let mut listener = Listener::new(socket, Preface::Http2, limits);
     let mut peers = Vec::new();
     for own in 1..=6 {
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(SocketAddr::from(([127, 0, 1, own], 0))).expect("an address");
         peers.push(socket.connect(address).await.expect("a connection"));
     }
     for peer in &peers {
         // Its place is free once this is dropped.
-        let connection = listener.next().await;
+        let connection = timeout(PATIENCE, listener.next()).await.expect("nobody is sent away");
         assert_eq!(connection.peer.address(), peer.local_addr().expect("an address"));
         assert!(listener.next().now_or_never().is_none(), "there is one place");
     }
