@@ -31,7 +31,7 @@ use crate::backoff;
 use crate::config::{Address, Tls};
 use crate::http_client::{ANSWER_BYTES_MAX, Call, Url};
 use crate::leader_watch::{Connect, Connection};
-use crate::silence::unless_silent;
+use crate::silence::{next_response, unless_silent};
 
 /// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -207,14 +207,9 @@ impl Dial {
             self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
-        // A coordinator that has granted something is silent between two beats.
         let mut is_served = false;
         loop {
-            let response = if is_served {
-                responses.message().await
-            } else {
-                unless_silent(responses.message()).await?
-            };
+            let response = next_response(&mut responses, is_served).await?;
             let response = response.map_err(|status| self.explain_status(status))?;
             let Some(response) = response else { return Ok(()) };
             if let Some(ahead) = map::waits_behind(&response) {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use leasehold_agent::leader_watch::{Connect, Connection};
-use leasehold_agent::silence::unless_silent;
+use leasehold_agent::silence::{next_response, unless_silent};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
 use leasehold_proto::{WAITING_METADATA, WAITING_WANTED, map};
@@ -85,12 +85,8 @@ pub(super) async fn run_link(
     let mut responses = unless_silent(client.open_session(request)).await??.into_inner();
     let mut is_served = false;
     loop {
-        let response = if is_served {
-            responses.message().await
-        } else {
-            unless_silent(responses.message()).await?
-        };
-        let Some(response) = response? else { return Ok(()) };
+        let response = next_response(&mut responses, is_served).await??;
+        let Some(response) = response else { return Ok(()) };
         if map::waits_behind(&response).is_some() {
             continue;
         }
