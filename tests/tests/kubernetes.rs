@@ -23,6 +23,8 @@ mod desired_state;
 mod election;
 #[path = "kubernetes/evictions.rs"]
 mod evictions;
+#[path = "kubernetes/forged_token.rs"]
+mod forged_token;
 #[path = "kubernetes/half_open.rs"]
 mod half_open;
 #[path = "kubernetes/harness.rs"]

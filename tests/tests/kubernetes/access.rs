@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{
     DrainWorkerRequest, GetStreamRequest, GetWorkerRequest, ListWorkersRequest,
@@ -19,8 +17,7 @@ use leasehold_proto::coordinator::v1::{
     Refusal, RefusalReason, Release, Report, StreamRef, Token,
 };
 use leasehold_types::limits::PROTOCOL_VERSION;
-use rcgen::SigningKey as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::answers::shows;
 use tests::kube::{AUDIENCE, Cluster, Namespace, Replicas, TokenFor, until, until_answer};
 use tests::process::{Process, eventually, free_address};
@@ -30,6 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
 
+use crate::forged_token::forged;
 use crate::installed::ExclusiveControlPlane;
 use crate::token_flood::reviews;
 
@@ -228,37 +226,6 @@ fn refused(log: &Process, words: &[&str]) {
         let log = log.log();
         words.iter().all(|word| log.contains(word)).then_some(())
     });
-}
-
-/// The token with other claims, signed by the API server's own key, or `None` if that is not ours.
-fn forged(cluster: &Cluster, token: &str, alter: impl FnOnce(&mut Value)) -> Option<String> {
-    let Cluster::Own(plane) = cluster else { return None };
-    let key = std::fs::read_to_string(plane.folder().join("pki/tokens.key")).expect("a key");
-    let key = rcgen::KeyPair::from_pem(&key).expect("a key");
-    // The header names the key: without its name the coordinator would not look further.
-    let (header, rest) = token.split_once('.').expect("three parts");
-    let (claims, _) = rest.split_once('.').expect("three parts");
-    let claims = URL_SAFE_NO_PAD.decode(claims).expect("base64");
-    let mut claims: Value = serde_json::from_slice(&claims).expect("JSON");
-    alter(&mut claims);
-    let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
-    let signature = raw(&key.sign(text.as_bytes()).expect("a signature"));
-    Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
-}
-
-/// An ECDSA signature as JWTs have it (RFC 7518, 3.4): both numbers in 32 bytes, without ASN.1.
-fn raw(der: &[u8]) -> Vec<u8> {
-    let mut rest = &der[2..];
-    let mut raw = Vec::new();
-    for _ in 0..2 {
-        let length = usize::from(rest[1]);
-        let number = &rest[2..2 + length];
-        let number = &number[number.len().saturating_sub(32)..];
-        raw.extend(std::iter::repeat_n(0, 32 - number.len()));
-        raw.extend(number);
-        rest = &rest[2 + length..];
-    }
-    raw
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
