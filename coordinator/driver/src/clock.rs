@@ -1,6 +1,6 @@
 //! The only place of this process that reads clocks. Leases use CLOCK_BOOTTIME, which also counts
 //! while the host sleeps, so that a sleep never extends a lease. The time of day is only for
-//! certificates, for tokens of agents and people, for exemplars of metrics and for people.
+//! certificates and tokens, for exemplars of metrics and for what people read.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

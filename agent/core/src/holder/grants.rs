@@ -8,15 +8,15 @@ use super::{Held, Holder, Pool};
 use crate::effect::{Effect, Notice, SNAPSHOT_NOT_ABOVE, Target};
 use crate::journal::{Journal, JournalError, Record};
 
-/// What a grant changes besides the end of the leases.
+/// What a grant changes besides the end of the leases: the more, the sooner it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GrantImpact {
     Nothing,
     /// It only adds leases, none of which is a share.
     Added,
-    /// Only routes, and added leases.
+    /// It changes routes, and may add such leases.
     Routes,
-    /// The held leases.
+    /// It changes the held leases in another way: some are taken away, or shares are added.
     Leases,
 }
 

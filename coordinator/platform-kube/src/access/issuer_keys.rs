@@ -39,8 +39,8 @@ const READ_AGAIN_TIMES: usize = 4;
 /// expire up to [`READ_EVERY`] later than the keys, and are reviewed in that time.
 const USED_FOR: Duration = Duration::from_secs(3_600);
 /// The most wrong signatures of one address, and of all, that are found a minute. Each check takes
-/// up to a millisecond of a thread that serves sessions. More tokens are left to reviews, of which
-/// few are made at a time.
+/// the time of a thread that serves sessions. More tokens are left to reviews, of which few are
+/// made at a time.
 const WRONG_SIGNATURES_MAX: usize = 10;
 const WRONG_SIGNATURES_TOTAL_MAX: usize = 1_000;
 
