@@ -133,7 +133,7 @@ impl<C: Connect + Sync> Watcher<C> {
                     continue;
                 }
             }
-            let begun = Instant::now();
+            let (begun, leader) = (Instant::now(), self.leader_epoch());
             let address = self.next_address();
             match self.watch(&address).await {
                 Ok(successor) => {
@@ -148,9 +148,13 @@ impl<C: Connect + Sync> Watcher<C> {
                     tracing::debug!(asked = address, error, "cannot follow who leads");
                 }
             }
-            let ran_well = begun.elapsed() >= backoff::RAN_WELL;
-            failures = if ran_well { 0 } else { failures.saturating_add(1) };
+            failures = failures_after(failures, begun.elapsed(), self.leader_epoch() != leader);
         }
+    }
+
+    /// The epoch of the leader that has welcomed the agent last.
+    fn leader_epoch(&self) -> Option<Epoch> {
+        self.welcomed.borrow().as_ref().map(|link| link.epoch)
     }
 
     /// The next of the addresses, but for the leader's.
@@ -214,5 +218,24 @@ impl<C: Connect + Sync> Watcher<C> {
 
     fn link(&mut self) -> anyhow::Result<WelcomedLink> {
         self.welcomed.borrow_and_update().clone().context("no leader has welcomed the agent")
+    }
+}
+
+/// The failures in a row after a watch that took this long. A failover ends a watch, and whoever
+/// leads next may have been asked in vain before.
+fn failures_after(failures: u32, took: Duration, has_new_leader: bool) -> u32 {
+    if has_new_leader || took >= backoff::RAN_WELL { 0 } else { failures.saturating_add(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_watches_in_vain_under_one_leader_lengthen_the_wait() {
+        let soon = Duration::from_secs(4);
+        assert_eq!(failures_after(2, soon, false), 3);
+        assert_eq!(failures_after(2, soon, true), 0);
+        assert_eq!(failures_after(2, backoff::RAN_WELL, false), 0);
     }
 }
