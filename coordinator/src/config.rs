@@ -14,7 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use leasehold_types::flag::{DurationRange, duration, join_negative_values, number};
-use leasehold_types::limits::WORKERS_MAX;
+use leasehold_types::limits::{SESSIONS_MAX_DEFAULT, WORKERS_MAX};
 use leasehold_types::{CellId, TimeBounds, is_host_and_port, parse_listen, why_undialable};
 
 #[cfg(feature = "kubernetes")]
@@ -194,7 +194,7 @@ pub struct ReplicaArgs {
     pub tls_client_ca: Option<PathBuf>,
     /// The most agents that may be connected; more are refused.
     #[arg(long, value_name = "N", env = "LEASEHOLD_SESSIONS_MAX")]
-    #[arg(default_value_t = WORKERS_MAX as u32)]
+    #[arg(default_value_t = SESSIONS_MAX_DEFAULT)]
     #[arg(value_parser = number::<u32>(1..=WORKERS_MAX as u64, "a number of agents", 1_000))]
     pub sessions_max: u32,
     /// Format of the log on standard error; RUST_LOG sets the level.
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(settings.listen.to_string(), "127.0.0.1:7400");
         assert_eq!(settings.takeover_after, Duration::from_millis(500));
         assert_eq!(settings.leadership, Duration::from_secs(60));
-        assert_eq!(settings.sessions_max, 20_000);
+        assert_eq!(settings.sessions_max, 10_000);
         assert!(!settings.identity.is_empty());
     }
 

@@ -38,6 +38,9 @@ pub const CLUSTERS_MAX: usize = 1_000;
 pub const SETS_MAX: usize = 10_000;
 /// Workers of one coordinator, connected or remembered.
 pub const WORKERS_MAX: usize = 20_000;
+/// Agents that may be connected to one coordinator unless its flags say otherwise. `make bench`
+/// connects as many.
+pub const SESSIONS_MAX_DEFAULT: u32 = 10_000;
 /// Jobs that one worker may run at once, and the largest pool.
 pub const JOBS_PER_WORKER_MAX: u32 = 10_000;
 /// Ended jobs whose run times one message has.
