@@ -228,6 +228,7 @@ fn plain_expected(wanted: &dyn Expected) -> String {
     match wanted.as_str() {
         WHOLE => "a whole number, 0 or more".into(),
         "u16" => "a whole number, 0 to 65535".into(),
+        "f64" => "a number".into(),
         "a string" => "text".into(),
         "a boolean" => "true or false".into(),
         "a sequence" => "a list".into(),

@@ -22,6 +22,7 @@ mod resolve;
 mod streams;
 mod tree;
 mod values;
+mod yaml_file;
 
 #[cfg(test)]
 mod tests;
@@ -32,3 +33,4 @@ pub use losses::Loss;
 pub use precedence::Created;
 pub use problem::Problem;
 pub use values::{CountOrPercent, ManifestDuration, Rate};
+pub use yaml_file::YamlFile;
