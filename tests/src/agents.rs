@@ -6,7 +6,6 @@ mod fleet_record;
 mod link;
 mod standalone_replicas;
 
-pub(crate) use self::agent::Unwritten;
 pub use self::agent::{Agent, AgentIdentity, Coordinators};
 pub use self::fleet_record::{Counts, FleetRecord};
 pub(crate) use self::link::{endpoint, own_address};

@@ -320,7 +320,11 @@ const RESERVED: [(&str, &[&str], &[&str]); 7] = [
         &["clock_gettime", "SystemTime"],
         &["agent/src/clock.rs", "agent/sdk/rust/src/clock.rs"],
     ),
-    ("coordinator", &["Core::new"], &["coordinator/driver/src/driver", "coordinator/core"]),
+    (
+        "coordinator",
+        &["Core::new"],
+        &["coordinator/driver/src/driver", "coordinator/core", "coordinator/simulation/src/cell"],
+    ),
     ("agent", &["Holder::new"], &["agent/src/driver", "agent/core"]),
     (
         "coordinator",

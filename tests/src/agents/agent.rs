@@ -121,7 +121,7 @@ impl Agent {
 }
 
 /// A journal that always succeeds: the disk's time is not what is measured.
-pub(crate) struct Unwritten;
+struct Unwritten;
 
 impl Journal for Unwritten {
     fn append(&mut self, _: &Record) -> Result<(), JournalError> {

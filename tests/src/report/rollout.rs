@@ -1,7 +1,7 @@
 //! A rollout that replaces all workers at once, in simulated time: which slots stay unused until
-//! the last old worker has ended. On one side are the real cores of a coordinator and its agents,
-//! on the other the formula and the poll of Travis CI's worker-operator. `docs/PERFORMANCE.md`
-//! lists what each side leaves out.
+//! the last old worker has ended. On one side is a cell of `leasehold-simulation`, with the real
+//! cores of a coordinator and its agents, on the other the formula and the poll of Travis CI's
+//! worker-operator. `docs/PERFORMANCE.md` lists what each side leaves out.
 //!
 //! **Invariant**: on both sides the jobs that run when the rollout begins end at the same moments,
 //! and each worker's later jobs have the same run times.
@@ -9,7 +9,6 @@
 mod granted_fleet;
 mod polled_fleet;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -93,42 +92,6 @@ impl JobTimes {
         // Above 0, so that the logarithm is finite.
         let share_of_longer_jobs = 1.0 - self.rng.f64();
         self.mean.mul_f64((-share_of_longer_jobs.ln()).clamp(0.0, JOB_MEANS_MAX))
-    }
-}
-
-/// An event's place among the others: its moment, then the order in which it was added.
-type Place = (Moment, u64);
-
-/// The events of a simulation that are still to come.
-struct Schedule<T> {
-    now: Moment,
-    added: u64,
-    events: BTreeMap<Place, T>,
-}
-
-impl<T> Schedule<T> {
-    fn new(now: Moment) -> Self {
-        Self { now, added: 0, events: BTreeMap::new() }
-    }
-
-    /// Adds an event at this moment, or now if that has passed.
-    fn add(&mut self, at: Moment, event: T) -> Place {
-        let place = (at.max(self.now), self.added);
-        self.added += 1;
-        self.events.insert(place, event);
-        place
-    }
-
-    /// Removes an event, unless it was taken.
-    fn cancel(&mut self, place: Place) {
-        self.events.remove(&place);
-    }
-
-    /// Takes the next event; from now on its moment is the present.
-    fn take_next(&mut self) -> Option<T> {
-        let ((at, _), event) = self.events.pop_first()?;
-        self.now = at;
-        Some(event)
     }
 }
 

@@ -7,7 +7,9 @@
 use std::iter::repeat_n;
 use std::time::Duration;
 
-use super::{JobTimes, Rollout, RolloutFigures, START, Schedule, SlotUse};
+use leasehold_simulation::Schedule;
+
+use super::{JobTimes, Rollout, RolloutFigures, START, SlotUse};
 
 /// The time between two polls.
 const POLL: Duration = Duration::from_secs(10);
@@ -78,7 +80,7 @@ impl PolledFleet {
                 }
                 Event::Poll => {
                     self.set_pool_sizes();
-                    self.schedule.add(self.schedule.now + POLL, Event::Poll);
+                    self.schedule.add(self.schedule.now() + POLL, Event::Poll);
                 }
             }
         }
@@ -92,7 +94,7 @@ impl PolledFleet {
             return self.take_job(number);
         }
         worker.draining -= 1;
-        self.slots.end_job(number, self.schedule.now);
+        self.slots.end_job(number, self.schedule.now());
         if worker.draining == 0 && self.rollout.is_old(number) {
             self.set_pool_sizes();
         }
@@ -119,14 +121,14 @@ impl PolledFleet {
             }
         }
         for number in starts {
-            self.slots.begin_job(number, self.schedule.now);
+            self.slots.begin_job(number, self.schedule.now());
             self.take_job(number);
         }
     }
 
     /// A processor takes a job from the queue.
     fn take_job(&mut self, number: usize) {
-        let ends_at = self.schedule.now + self.workers[number].job_times.draw();
+        let ends_at = self.schedule.now() + self.workers[number].job_times.draw();
         self.schedule.add(ends_at, Event::JobEnds(number));
     }
 }
