@@ -102,7 +102,7 @@ mod tests {
         for (field, place) in [
             ("parcels[1].weight", "shelf.yaml:4:11: parcels[1].weight: is odd"),
             ("parcels[0].weight", "shelf.yaml:2:3: parcels[0].weight: is odd"),
-            ("parcels[7]", "shelf.yaml:2:1: parcels[7]: is odd"),
+            ("parcels[7]", "shelf.yaml:2:3: parcels[7]: is odd"),
         ] {
             assert_eq!(shelf.problem(field, "is odd").to_string(), place);
         }

@@ -1,10 +1,90 @@
-//! Cells in simulated time: the real cores of a coordinator and its agents, joined by messages and
-//! a store that take a fixed time. Row 12 of `make bench` has its rollout from here.
+//! Fleets under a load, in simulated time. [`simulate`] runs people's own manifests with a
+//! description of their load by the real cores of a coordinator and its agents, and beside them
+//! what a plain Deployment and one with an autoscaler make of the same jobs. `docs/SIMULATE.md`
+//! says what the file of a load has, and what is left out.
 //!
-//! **Invariant**: what happens follows from the seed: no clock, no IO, no order of a hash map.
+//! * `cell`: the real cores of one cell, joined by messages and a store that take a fixed time.
+//!   Row 12 of `make bench` has its rollout from it, too.
+//! * `load`: the file, its rules, and what is drawn from it.
+//! * `fleet`: pods, jobs and events. The pods' slots come from `slots`: either the `leases` of a
+//!   cell, or `fixed_pools`.
+//! * `record`: sums over time, which become the figures of an `outcome`.
+//!
+//! **Invariant**: the outcome follows from the load and the seed: no clock, no IO, no order of a
+//! hash map.
 
+mod autoscaler;
 mod cell;
+mod deployment;
+mod fixed_pools;
+mod fleet;
+mod jobs;
+mod leases;
+mod load;
+mod outcome;
+mod record;
 mod schedule;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use leasehold_types::Moment;
 
 pub use self::cell::{Cell, Happening, IdleTime, WorkerNumber};
+use self::fixed_pools::FixedPools;
+use self::fleet::{ClusterRun, Fleet, Scaling};
+use self::leases::Leases;
+use self::load::{ClusterLoad, DeploymentLoad};
+pub use self::load::{Load, LoadFile};
+pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
+pub use self::record::{Course, JobFigures, StreamFigures};
 pub use self::schedule::{Place, Schedule};
+
+/// The moment at which the time of a simulation begins.
+const START: Moment = Moment(1_000_000_000);
+
+/// Simulates a load on every side.
+///
+/// # Errors
+/// If the cores do what they do only where a rule of the protocol is broken: a defect.
+pub fn simulate(load: &Load, seed: u64) -> Result<Outcome> {
+    let mut clusters: Vec<ClusterOutcome> = load.clusters.iter().map(without_sides).collect();
+    for side in Side::ALL {
+        let runs = run(load, side, IdleTime::Skipped, seed);
+        let runs = runs.with_context(|| format!("cannot simulate {side} with seed {seed}"))?;
+        for ((cluster, run), of_load) in clusters.iter_mut().zip(runs).zip(&load.clusters) {
+            if side == Side::Leasehold || of_load.jobs.is_some() {
+                let ClusterRun { jobs, streams, course } = run;
+                cluster.sides.push(SideOutcome { side, jobs, streams, course });
+            }
+        }
+    }
+    Ok(Outcome { seed, simulated_seconds: load.length.as_secs_f64(), clusters })
+}
+
+fn without_sides(load: &ClusterLoad) -> ClusterOutcome {
+    ClusterOutcome { cluster: load.name.to_string(), sides: Vec::new() }
+}
+
+/// Simulates a load on one side. Returns what became of each cluster.
+fn run(load: &Load, side: Side, idle_time: IdleTime, seed: u64) -> Result<Vec<ClusterRun>> {
+    match side {
+        Side::Leasehold => {
+            let leases = Leases::new(load, idle_time, seed, START)?;
+            Fleet::new(load, leases, Scaling::Workers, seed, START)?.run()
+        }
+        Side::Deployment => with_fixed_pools(load, Scaling::FixedPools, seed),
+        Side::Autoscaler => with_fixed_pools(load, Scaling::Autoscaler, seed),
+    }
+}
+
+fn with_fixed_pools(load: &Load, scaling: Scaling, seed: u64) -> Result<Vec<ClusterRun>> {
+    // Pods without jobs have slots that nobody asks for.
+    let idle = DeploymentLoad { pool: 1, grace_period: Duration::ZERO };
+    let jobs = load.clusters.iter().map(|cluster| cluster.jobs.as_ref());
+    let loads = jobs.map(|jobs| jobs.map_or(idle, |jobs| jobs.deployment)).collect();
+    Fleet::new(load, FixedPools::new(loads, START), scaling, seed, START)?.run()
+}

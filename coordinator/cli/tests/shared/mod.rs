@@ -10,6 +10,7 @@ pub(crate) fn leasehold() -> Command {
 }
 
 /// Runs the program with a text on stdin.
+#[allow(dead_code, reason = "not every test uses it")]
 pub(crate) fn run(args: &[&str], input: &[u8]) -> Output {
     let mut child = leasehold()
         .args(args)
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &[&str], input: &[u8]) -> Output {
 }
 
 /// Its stdout; it must succeed.
+#[allow(dead_code, reason = "not every test uses it")]
 pub(crate) fn output(args: &[&str], input: &[u8]) -> Vec<u8> {
     let output = run(args, input);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));

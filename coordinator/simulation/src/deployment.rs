@@ -1,0 +1,216 @@
+//! A Deployment as its controller on Kubernetes keeps it: how many pods it creates and which it
+//! deletes, when it is scaled and during a rolling update. A pod that is deleted counts no more,
+//! though it may run on for a while.
+
+use std::collections::BTreeMap;
+
+use leasehold_manifest::CountOrPercent;
+
+use crate::load::RolloutLimits;
+
+/// Names a pod of a fleet: the first one is 0.
+pub(crate) type PodNumber = usize;
+
+/// A Deployment and its pods.
+#[derive(Debug)]
+pub(crate) struct Deployment {
+    replicas: u32,
+    /// How many rollouts have begun.
+    revision: u64,
+    limits: RolloutLimits,
+    /// Those that are not deleted.
+    pods: BTreeMap<PodNumber, PodState>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PodState {
+    revision: u64,
+    is_ready: bool,
+}
+
+/// What the controller does next.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeploymentStep {
+    pub(crate) creates: u32,
+    pub(crate) deletes: Vec<PodNumber>,
+}
+
+impl Deployment {
+    /// A Deployment without pods.
+    pub(crate) fn new(replicas: u32) -> Self {
+        let limit = CountOrPercent::Percent(25);
+        let limits = RolloutLimits { max_surge: limit, max_unavailable: limit };
+        Self { replicas, revision: 0, limits, pods: BTreeMap::new() }
+    }
+
+    pub(crate) fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    pub(crate) fn set_replicas(&mut self, replicas: u32) {
+        self.replicas = replicas;
+    }
+
+    /// The number of rollouts that have begun; new pods are of this generation.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// All pods are to be replaced.
+    pub(crate) fn begin_rollout(&mut self, limits: RolloutLimits) {
+        self.revision += 1;
+        self.limits = limits;
+    }
+
+    /// A pod was created.
+    pub(crate) fn created(&mut self, pod: PodNumber) {
+        self.pods.insert(pod, PodState { revision: self.revision, is_ready: false });
+    }
+
+    /// A pod is ready, or no longer. Nothing happens if it was deleted.
+    pub(crate) fn set_ready(&mut self, pod: PodNumber, is_ready: bool) {
+        if let Some(pod) = self.pods.get_mut(&pod) {
+            pod.is_ready = is_ready;
+        }
+    }
+
+    /// A pod was deleted, or has ended.
+    pub(crate) fn removed(&mut self, pod: PodNumber) {
+        self.pods.remove(&pod);
+    }
+
+    /// What the controller does now. Of pods that are alike, that of the lowest `rank` is deleted
+    /// first.
+    pub(crate) fn next_step<K: Ord>(&self, rank: impl Fn(PodNumber) -> K) -> DeploymentStep {
+        let pods = self.pods.values();
+        let new = pods.clone().filter(|pod| self.is_new(pod)).count() as u32;
+        let new_starting = pods.clone().filter(|pod| self.is_new(pod) && !pod.is_ready).count();
+        let ready = pods.clone().filter(|pod| pod.is_ready).count() as u32;
+        let total = pods.len() as u32;
+        if new == total {
+            let deletes = self.lowest(|_| true, total.saturating_sub(self.replicas), rank);
+            return DeploymentStep { creates: self.replicas.saturating_sub(total), deletes };
+        }
+        let (surge, unavailable) = self.limits.for_replicas(self.replicas);
+        let room = (self.replicas + surge).saturating_sub(total);
+        let creates = self.replicas.saturating_sub(new).min(room);
+        let surplus = new.saturating_sub(self.replicas);
+        let mut deletes = self.lowest(|pod| self.is_new(pod), surplus, &rank);
+        let ready_min = self.replicas.saturating_sub(unavailable);
+        let deletable = total.saturating_sub(ready_min + new_starting as u32);
+        if deletable > 0 {
+            // Old pods that are not ready go first, since nobody misses them.
+            deletes.extend(self.lowest(|pod| !self.is_new(pod) && !pod.is_ready, deletable, &rank));
+            let spare = ready.saturating_sub(ready_min);
+            deletes.extend(self.lowest(|pod| !self.is_new(pod) && pod.is_ready, spare, &rank));
+        }
+        DeploymentStep { creates, deletes }
+    }
+
+    fn is_new(&self, pod: &PodState) -> bool {
+        pod.revision == self.revision
+    }
+
+    /// At most `most` of these pods: those that are not ready, then those of the lowest ranks.
+    fn lowest<K: Ord>(
+        &self,
+        which: impl Fn(&PodState) -> bool,
+        most: u32,
+        rank: impl Fn(PodNumber) -> K,
+    ) -> Vec<PodNumber> {
+        if most == 0 {
+            return Vec::new();
+        }
+        let chosen = self.pods.iter().filter(|(_, pod)| which(pod));
+        let mut chosen: Vec<_> =
+            chosen.map(|(number, pod)| (pod.is_ready, rank(*number), *number)).collect();
+        chosen.sort_unstable();
+        chosen.truncate(most as usize);
+        chosen.into_iter().map(|(_, _, number)| number).collect()
+    }
+}
+
+impl RolloutLimits {
+    /// How many pods may be there beyond the replicas, and how many may be missing. Percentages are
+    /// rounded as the controller rounds them: up, and down; if both are 0, one may be missing.
+    fn for_replicas(&self, replicas: u32) -> (u32, u32) {
+        let percent = |percent: u8| u64::from(replicas) * u64::from(percent);
+        let surge = match self.max_surge {
+            CountOrPercent::Count(count) => count,
+            CountOrPercent::Percent(given) => percent(given).div_ceil(100) as u32,
+        };
+        let unavailable = match self.max_unavailable {
+            CountOrPercent::Count(count) => count,
+            CountOrPercent::Percent(given) => (percent(given) / 100) as u32,
+        };
+        if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use super::*;
+
+    /// Carries out steps until nothing is left to do. Returns how many pods were created, and which
+    /// were deleted.
+    fn settle(deployment: &mut Deployment, next: &mut PodNumber) -> (u32, Vec<PodNumber>) {
+        let (mut created, mut deleted) = (0, Vec::new());
+        loop {
+            let step = deployment.next_step(Reverse);
+            if step == DeploymentStep::default() {
+                return (created, deleted);
+            }
+            for _ in 0..step.creates {
+                deployment.created(*next);
+                *next += 1;
+            }
+            created += step.creates;
+            step.deletes.iter().for_each(|pod| deployment.removed(*pod));
+            deleted.extend(step.deletes);
+        }
+    }
+
+    fn ready(deployment: &mut Deployment, pods: impl IntoIterator<Item = PodNumber>) {
+        pods.into_iter().for_each(|pod| deployment.set_ready(pod, true));
+    }
+
+    #[test]
+    fn it_is_scaled_by_its_newest_pods_and_by_those_that_are_not_ready_first() {
+        let (mut deployment, mut next) = (Deployment::new(4), 0);
+        assert_eq!(settle(&mut deployment, &mut next), (4, vec![]));
+        ready(&mut deployment, [0, 2, 3]);
+        deployment.set_replicas(2);
+        assert_eq!(settle(&mut deployment, &mut next), (0, vec![1, 3]));
+        deployment.removed(0);
+        assert_eq!(settle(&mut deployment, &mut next), (1, vec![]), "one was lost");
+    }
+
+    #[test]
+    fn a_rolling_update_keeps_within_its_limits() {
+        let (mut deployment, mut next) = (Deployment::new(10), 0);
+        settle(&mut deployment, &mut next);
+        ready(&mut deployment, 0..10);
+        let limit = CountOrPercent::Percent(25);
+        deployment.begin_rollout(RolloutLimits { max_surge: limit, max_unavailable: limit });
+        // 3 more than 10 may be there, and 8 have to be ready.
+        assert_eq!(settle(&mut deployment, &mut next), (5, vec![9, 8]));
+        let mut deleted = 2;
+        for pod in 10..20 {
+            assert!(deployment.pods.values().filter(|pod| pod.is_ready).count() >= 8);
+            deployment.set_ready(pod, true);
+            deleted += settle(&mut deployment, &mut next).1.len();
+            assert!(deployment.pods.len() <= 13);
+        }
+        assert_eq!((deleted, deployment.pods.len(), next), (10, 10, 20));
+    }
+
+    #[test]
+    fn a_rollout_that_may_neither_add_nor_miss_a_pod_misses_one() {
+        let zero = CountOrPercent::Percent(1);
+        let limits = RolloutLimits { max_surge: CountOrPercent::Count(0), max_unavailable: zero };
+        assert_eq!(limits.for_replicas(10), (0, 1));
+        assert_eq!(limits.for_replicas(200), (0, 2));
+    }
+}

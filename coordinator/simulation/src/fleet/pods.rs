@@ -1,0 +1,135 @@
+//! The pods of a fleet: how they are created, become ready, are deleted, and end.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::{Fleet, Pod, PodPhase, RunningJob, Scaling, Step};
+use crate::deployment::{DeploymentStep, PodNumber};
+use crate::jobs::WaitingJob;
+use crate::slots::Slots;
+
+impl<S: Slots> Fleet<'_, S> {
+    /// Creates a pod, which is not ready.
+    pub(super) fn create_pod(&mut self, cluster: usize) -> PodNumber {
+        let pod = self.pods.len();
+        let deployment = &mut self.clusters[cluster].deployment;
+        deployment.created(pod);
+        let generation = deployment.revision();
+        let (phase, jobs) = (PodPhase::Starting, BTreeMap::new());
+        self.pods.push(Pod { cluster, generation, phase, jobs });
+        pod
+    }
+
+    pub(super) fn pod_is_ready(&mut self, pod: PodNumber) -> Result<()> {
+        let Pod { cluster, generation, phase, .. } = &mut self.pods[pod];
+        *phase = PodPhase::Ready;
+        let state = &mut self.clusters[*cluster];
+        state.deployment.set_ready(pod, true);
+        state.recorder.add_worker(self.now);
+        self.slots.start(pod, *cluster, *generation, self.now)
+    }
+
+    /// Creates and deletes the pods that the controller of a cluster's Deployment would, unless the
+    /// API server is away.
+    pub(super) fn reconcile(&mut self, cluster: usize) -> Result<()> {
+        while self.away_until.is_none() {
+            let pods = &self.pods;
+            // The operator has idle pods deleted first; a ReplicaSet deletes the newest ones.
+            let counts_jobs = self.scaling == Scaling::Workers;
+            let rank = |pod: PodNumber| {
+                let jobs = if counts_jobs { pods[pod].jobs.len() } else { 0 };
+                (jobs, Reverse(pod))
+            };
+            let step = self.clusters[cluster].deployment.next_step(rank);
+            if step == DeploymentStep::default() {
+                break;
+            }
+            for _ in 0..step.creates {
+                let pod = self.create_pod(cluster);
+                let state = &mut self.clusters[cluster];
+                let ready_at = self.now + state.load.startup.draw(&mut state.startup);
+                self.schedule.add(ready_at, Step::Ready(pod));
+            }
+            for pod in step.deletes {
+                self.delete_pod(pod)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pod is deleted: it takes no job any more, and ends when it can.
+    fn delete_pod(&mut self, pod: PodNumber) -> Result<()> {
+        let Pod { cluster, phase, .. } = &mut self.pods[pod];
+        let state = &mut self.clusters[*cluster];
+        state.deployment.removed(pod);
+        match phase {
+            PodPhase::Starting => *phase = PodPhase::Ended,
+            PodPhase::Ready => {
+                *phase = PodPhase::Stopping;
+                state.free.set(pod, false);
+                self.slots.stop(pod, self.now)?;
+            }
+            PodPhase::Stopping | PodPhase::Lost | PodPhase::Ended => {}
+        }
+        Ok(())
+    }
+
+    /// A pod that was deleted has ended. Jobs that it still ran are killed.
+    pub(super) fn pod_has_ended(&mut self, pod: PodNumber) -> Result<()> {
+        if self.pods[pod].phase != PodPhase::Stopping {
+            return Ok(());
+        }
+        self.pods[pod].phase = PodPhase::Ended;
+        let cluster = self.pods[pod].cluster;
+        self.clusters[cluster].recorder.remove_worker(self.now);
+        self.kill_jobs(pod)?;
+        self.slots.forget(pod, self.now)
+    }
+
+    /// Machines are lost, with the oldest pods that are ready.
+    pub(super) fn lose_pods(&mut self, cluster: usize, count: u32) -> Result<Vec<PodNumber>> {
+        let is_chosen =
+            |(_, pod): &(PodNumber, &Pod)| pod.cluster == cluster && pod.phase == PodPhase::Ready;
+        let chosen = self.pods.iter().enumerate().filter(is_chosen).take(count as usize);
+        let chosen: Vec<PodNumber> = chosen.map(|(number, _)| number).collect();
+        for pod in &chosen {
+            self.pods[*pod].phase = PodPhase::Lost;
+            let state = &mut self.clusters[cluster];
+            state.deployment.set_ready(*pod, false);
+            state.free.set(*pod, false);
+            state.recorder.remove_worker(self.now);
+            self.slots.lose(*pod, self.now);
+            self.kill_jobs(*pod)?;
+        }
+        Ok(chosen)
+    }
+
+    /// The platform notices that a pod's machine is lost, and the pod is replaced. While the API
+    /// server is away the step waits.
+    pub(super) fn replace(&mut self, pod: PodNumber, step: Step) -> Result<()> {
+        if self.away_until.is_some() {
+            self.delayed.push(step);
+            return Ok(());
+        }
+        self.pods[pod].phase = PodPhase::Ended;
+        let cluster = self.pods[pod].cluster;
+        self.clusters[cluster].deployment.removed(pod);
+        self.slots.forget(pod, self.now)?;
+        self.reconcile(cluster)
+    }
+
+    /// Kills the jobs of a pod. They begin again before all others.
+    fn kill_jobs(&mut self, pod: PodNumber) -> Result<()> {
+        let cluster = self.pods[pod].cluster;
+        let killed = std::mem::take(&mut self.pods[pod].jobs);
+        let state = &mut self.clusters[cluster];
+        for RunningJob { job, began } in killed.into_values().rev() {
+            state.recorder.kill(self.now.since(began), self.now);
+            state.queue.put_back(WaitingJob { was_killed: true, ..job });
+        }
+        state.recorder.set_waiting(state.queue.len(), self.now);
+        self.dispatch(cluster)
+    }
+}

@@ -1,0 +1,258 @@
+//! Pods whose slots are leases: each has an agent in a cell, and asks it before each job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_types::{Moment, StreamKey, Token, WorkerKey, WorkerName};
+
+use crate::cell::{Cell, Happening, IdleTime, WorkerNumber};
+use crate::deployment::PodNumber;
+use crate::load::Load;
+use crate::record::StreamFigures;
+use crate::schedule::Schedule;
+use crate::slots::{SlotChange, Slots};
+
+/// The leases of a fleet.
+#[derive(Debug)]
+pub(crate) struct Leases<'a> {
+    load: &'a Load,
+    cell: Cell,
+    desired: Desired,
+    /// The worker of each pod that has been ready, and the other way round.
+    workers: BTreeMap<PodNumber, WorkerNumber>,
+    pods: Vec<(PodNumber, usize)>,
+    /// Streams that workers are about to release.
+    releases: Schedule<(WorkerNumber, StreamKey, Token)>,
+    changes: VecDeque<SlotChange>,
+    start: Moment,
+    now: Moment,
+    streams: BTreeMap<StreamKey, StreamState>,
+}
+
+/// A stream that has had an owner.
+#[derive(Clone, Debug, Default)]
+struct StreamState {
+    /// The last owner, whose lease may have ended.
+    owner: Option<WorkerNumber>,
+    /// Since when it has no owner that runs, if it has none.
+    unowned_since: Option<Moment>,
+    moves: u64,
+    unowned: Duration,
+    unowned_max: Duration,
+}
+
+impl<'a> Leases<'a> {
+    /// A cell with the manifests of a load, which has no worker yet.
+    ///
+    /// # Errors
+    /// If the cores break a rule of the protocol.
+    pub(crate) fn new(
+        load: &'a Load,
+        idle_time: IdleTime,
+        seed: u64,
+        start: Moment,
+    ) -> Result<Self> {
+        let desired = load.desired.clone();
+        Ok(Self {
+            load,
+            cell: Cell::new(desired.clone(), idle_time, seed, start)?,
+            desired,
+            workers: BTreeMap::new(),
+            pods: Vec::new(),
+            releases: Schedule::new(start),
+            changes: VecDeque::new(),
+            start,
+            now: start,
+            streams: BTreeMap::new(),
+        })
+    }
+
+    /// Takes what has happened in the cell.
+    fn take_happenings(&mut self) {
+        while let Some(happening) = self.cell.take_happening() {
+            match happening {
+                Happening::SlotsChanged(worker) => {
+                    self.changes.push_back(SlotChange::Slots(self.pods[worker].0));
+                }
+                Happening::Drained(worker) => {
+                    self.changes.push_back(SlotChange::Ended(self.pods[worker].0));
+                }
+                Happening::Revoked { worker, stream, token } => {
+                    let (_, cluster) = self.pods[worker];
+                    let release = self.load.clusters[cluster].stream_release;
+                    self.releases.add(self.now + release, (worker, stream, token));
+                }
+                Happening::Granted { worker, stream } => {
+                    let (start, now) = (self.start, self.now);
+                    let first = || StreamState::new(start);
+                    self.streams.entry(stream).or_insert_with(first).granted(worker, now);
+                }
+                Happening::Freed(stream) => {
+                    let now = self.now;
+                    if let Some(state) = self.streams.get_mut(&stream) {
+                        state.unowned_since.get_or_insert(now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl StreamState {
+    /// A stream that has never had an owner.
+    fn new(start: Moment) -> Self {
+        Self { unowned_since: Some(start), ..Self::default() }
+    }
+
+    fn granted(&mut self, worker: WorkerNumber, now: Moment) {
+        if self.owner.is_some_and(|owner| owner != worker) {
+            self.moves += 1;
+        }
+        self.owner = Some(worker);
+        self.count_unowned(now);
+        self.unowned_since = None;
+    }
+
+    /// Counts the time without an owner up to now.
+    fn count_unowned(&mut self, now: Moment) {
+        let unowned = self.unowned_since.map_or(Duration::ZERO, |since| now.since(since));
+        self.unowned += unowned;
+        self.unowned_max = self.unowned_max.max(unowned);
+    }
+}
+
+impl Slots for Leases<'_> {
+    fn next_at(&self) -> Option<Moment> {
+        [self.cell.next_at(), self.releases.next_at()].into_iter().flatten().min()
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let Some(at) = self.next_at() else { return Ok(()) };
+        self.now = at;
+        if self.cell.next_at().is_some_and(|next| next <= at) {
+            self.cell.step()?;
+        } else if let Some((worker, stream, token)) = self.releases.take_next() {
+            self.cell.release(worker, &stream, token, at)?;
+        }
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn take_change(&mut self) -> Option<SlotChange> {
+        self.changes.pop_front()
+    }
+
+    fn free(&self, pod: PodNumber) -> u32 {
+        self.workers.get(&pod).map_or(0, |worker| self.cell.free_slots(*worker))
+    }
+
+    fn start(
+        &mut self,
+        pod: PodNumber,
+        cluster: usize,
+        generation: u64,
+        now: Moment,
+    ) -> Result<()> {
+        self.now = now;
+        let worker = WorkerName::new(&format!("worker-{pod}")).expect("a worker's name");
+        let key = WorkerKey { cluster: self.load.clusters[cluster].name.clone(), worker };
+        self.workers.insert(pod, self.pods.len());
+        self.pods.push((pod, cluster));
+        self.cell.start_worker(key, generation, now)?;
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn begin_job(&mut self, pod: PodNumber, job: u64, now: Moment) -> Result<bool> {
+        self.now = now;
+        let Some(worker) = self.workers.get(&pod) else { return Ok(false) };
+        let may_begin = self.cell.begin_job(*worker, job, now)?;
+        self.take_happenings();
+        Ok(may_begin)
+    }
+
+    fn end_job(&mut self, pod: PodNumber, job: u64, now: Moment) -> Result<()> {
+        self.now = now;
+        if let Some(worker) = self.workers.get(&pod) {
+            self.cell.end_job(*worker, job, now)?;
+        }
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn stop(&mut self, pod: PodNumber, now: Moment) -> Result<()> {
+        self.now = now;
+        if let Some(worker) = self.workers.get(&pod) {
+            self.cell.drain(*worker, now)?;
+        }
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn lose(&mut self, pod: PodNumber, now: Moment) {
+        self.now = now;
+        let Some(worker) = self.workers.get(&pod) else { return };
+        self.cell.lose(*worker, now);
+        // Its leases outlast it, and nobody works on its streams meanwhile.
+        let owned = self.streams.values_mut().filter(|stream| stream.owner == Some(*worker));
+        owned.for_each(|stream| _ = stream.unowned_since.get_or_insert(now));
+    }
+
+    fn forget(&mut self, pod: PodNumber, now: Moment) -> Result<()> {
+        self.now = now;
+        if let Some(worker) = self.workers.get(&pod) {
+            self.cell.end_worker(*worker, now)?;
+        }
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn set_budget(&mut self, cluster: usize, jobs_max: u32, now: Moment) -> Result<()> {
+        self.now = now;
+        if let Some(spec) = self.desired.clusters.get_mut(&self.load.clusters[cluster].name) {
+            Arc::make_mut(spec).jobs_max = jobs_max;
+        }
+        self.cell.set_desired(self.desired.clone(), now)?;
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn fail_over(&mut self, after: Duration, now: Moment) {
+        self.now = now;
+        self.cell.fail_over(after, now);
+    }
+
+    fn begin_outage(&mut self, now: Moment) {
+        self.now = now;
+        self.cell.begin_outage(now);
+    }
+
+    fn end_outage(&mut self, now: Moment) -> Result<()> {
+        self.now = now;
+        self.cell.end_outage(now)?;
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn streams(&self, cluster: usize, end: Moment) -> Option<StreamFigures> {
+        let name = &self.load.clusters[cluster].name;
+        let mut figures = StreamFigures::default();
+        for (set, spec) in self.desired.sets.iter().filter(|(_, spec)| spec.cluster == *name) {
+            for stream in spec.streams.iter() {
+                let key = StreamKey { set: set.clone(), stream: stream.name.clone() };
+                let known = self.streams.get(&key).cloned();
+                let mut state = known.unwrap_or_else(|| StreamState::new(self.start));
+                state.count_unowned(end);
+                figures.streams += 1;
+                figures.moves += state.moves;
+                figures.unowned_seconds += state.unowned.as_secs_f64();
+                let longest = figures.unowned_max_seconds;
+                figures.unowned_max_seconds = longest.max(state.unowned_max.as_secs_f64());
+            }
+        }
+        (figures.streams > 0).then_some(figures)
+    }
+}

@@ -1,0 +1,163 @@
+//! A load: which jobs arrive at which clusters, how long they run, how workers start, and what
+//! happens to the fleet. People write it as a YAML file beside their manifests.
+//!
+//! **Invariant**: a [`Load`] is valid: no later code checks its values.
+
+mod arrivals;
+mod check;
+mod day_time;
+mod distribution;
+mod samples;
+mod spec;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_manifest::{CountOrPercent, Problem, YamlFile};
+use leasehold_types::ClusterName;
+
+pub(crate) use self::arrivals::Arrivals;
+pub(crate) use self::distribution::Distribution;
+use self::spec::LoadSpec;
+
+/// The file of a load, read, and not yet compared with manifests.
+#[derive(Debug)]
+pub struct LoadFile(YamlFile<LoadSpec>);
+
+/// What a fleet is to do, and what happens to it.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// How long it is simulated.
+    pub(crate) length: Duration,
+    /// The manifests in force at the start: the clusters that have a load, and their stream sets.
+    pub(crate) desired: Desired,
+    /// The clusters, in the order of the file.
+    pub(crate) clusters: Vec<ClusterLoad>,
+    /// What happens, in the order of time.
+    pub(crate) events: Vec<TimedEvent>,
+}
+
+/// The load of one cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterLoad {
+    pub(crate) name: ClusterName,
+    pub(crate) spec: Arc<Cluster>,
+    /// The number of workers, if the file names one; otherwise it follows the budget.
+    pub(crate) workers: Option<u32>,
+    /// How long a worker takes from its pod's creation until it takes jobs.
+    pub(crate) startup: Distribution,
+    /// None if its workers only own streams.
+    pub(crate) jobs: Option<JobLoad>,
+    /// How long a worker takes to release a stream.
+    pub(crate) stream_release: Duration,
+}
+
+/// The jobs of a cluster, and what else than Leasehold would run them.
+#[derive(Clone, Debug)]
+pub(crate) struct JobLoad {
+    pub(crate) arrivals: Arrivals,
+    pub(crate) durations: Distribution,
+    pub(crate) deployment: DeploymentLoad,
+    pub(crate) autoscaler: AutoscalerLoad,
+}
+
+/// A plain Deployment whose pods each have a fixed pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeploymentLoad {
+    /// The most jobs of one pod.
+    pub(crate) pool: u32,
+    /// `terminationGracePeriodSeconds`.
+    pub(crate) grace_period: Duration,
+}
+
+/// A HorizontalPodAutoscaler over such a Deployment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AutoscalerLoad {
+    pub(crate) replicas_min: u32,
+    /// None if it follows the budget.
+    pub(crate) replicas_max: Option<u32>,
+    /// The jobs that wait or run, for each pod, that it aims at.
+    pub(crate) target: f64,
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct TimedEvent {
+    /// After the start.
+    pub(crate) at: Duration,
+    pub(crate) event: FleetEvent,
+}
+
+/// Something that happens to a fleet. Clusters are named by their places in [`Load::clusters`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FleetEvent {
+    /// All pods of a cluster are replaced, a few at a time.
+    Rollout { cluster: usize, limits: RolloutLimits },
+    /// A cluster has another number of workers.
+    Scale { cluster: usize, workers: u32 },
+    /// Machines are lost, each with a worker, and their pods are replaced this much later.
+    Lose { cluster: usize, workers: u32, replaced_after: Duration },
+    /// The leading coordinator is killed, and another one takes over this much later.
+    Failover { after: Duration },
+    /// The API server does not answer for this long.
+    Outage { lasts: Duration },
+    /// A cluster has another budget.
+    Budget { cluster: usize, jobs_max: u32 },
+}
+
+/// How many pods a rollout may add and miss, as a Deployment's `rollingUpdate` says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RolloutLimits {
+    pub(crate) max_surge: CountOrPercent,
+    pub(crate) max_unavailable: CountOrPercent,
+}
+
+impl LoadFile {
+    /// Reads a file that has this name in problems.
+    ///
+    /// # Errors
+    /// Every value that does not fit, by line.
+    pub fn read(file: &str, text: &str) -> Result<Self, Vec<Problem>> {
+        YamlFile::read(file, text).map(Self)
+    }
+
+    /// The files of durations that it names, as they are written.
+    #[must_use]
+    pub fn csv_files(&self) -> BTreeSet<&str> {
+        let clusters = self.0.value.clusters.iter();
+        let durations = clusters.flat_map(|cluster| [&cluster.startup, &cluster.durations]);
+        let csv = durations.flatten().filter_map(|duration| duration.csv.as_ref());
+        csv.map(|csv| csv.file.as_str()).collect()
+    }
+
+    /// The load beside these manifests. `csv` has the text of each file of durations, by its name
+    /// as it is written.
+    ///
+    /// # Errors
+    /// Everything that is wrong with its values, by line.
+    pub fn resolve(
+        &self,
+        desired: &Desired,
+        csv: &BTreeMap<String, String>,
+    ) -> Result<Load, Vec<Problem>> {
+        check::resolve(&self.0, desired, csv)
+    }
+}
+
+impl ClusterLoad {
+    /// The number of workers under a budget: that of the file, or as many as a workload gets that
+    /// is made from the manifest.
+    pub(crate) fn workers_for(&self, budget: u32) -> u32 {
+        self.workers.unwrap_or_else(|| budget.div_ceil(self.spec.jobs_per_worker_max))
+    }
+}
+
+impl DeploymentLoad {
+    /// The most pods whose pools are together within a budget, and not more than `workers`; at
+    /// least one.
+    pub(crate) fn replicas_for(&self, budget: u32, workers: u32) -> u32 {
+        (budget / self.pool).min(workers).max(1)
+    }
+}

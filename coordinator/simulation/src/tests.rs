@@ -1,0 +1,293 @@
+//! Whole simulations of small fleets, and what is wrong with files of loads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_types::{ClusterName, SetName, StreamName};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cluster `builds` of 20 jobs, 4 for each worker.
+fn budgets() -> Desired {
+    let cluster = Cluster { jobs_max: 20, jobs_per_worker_max: 4, ..Cluster::example() };
+    let name = ClusterName::new("builds").unwrap();
+    Desired { clusters: [(name, Arc::new(cluster))].into(), ..Desired::default() }
+}
+
+/// The same with eight streams.
+fn budgets_and_streams() -> Desired {
+    let stream = |number| Stream {
+        name: StreamName::new(&format!("stream-{number}")).unwrap(),
+        weight: 1,
+        dedicated: false,
+    };
+    let set = StreamSet {
+        cluster: ClusterName::new("builds").unwrap(),
+        streams: Arc::new((0..8).map(stream).collect()),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: 30 * SECOND,
+        moves: Moves { per_round_max: usize::MAX, cooldown: 30 * SECOND, settle: SECOND },
+    };
+    let sets = [(SetName::new("cars").unwrap(), Arc::new(set))].into();
+    Desired { sets, ..budgets() }
+}
+
+/// A load of more jobs than the budget takes for an hour and a half, with these events.
+fn load_file(events: &str) -> String {
+    format!(
+        "for: 3h\nclusters:\n- name: builds\n  startup: {{uniform: {{min: 20s, max: 40s}}}}\n  \
+         arrivals: {{steps: [{{at: \"00:00\", perHour: 150}}, {{at: \"01:30\", perHour: 20}}]}}\n  \
+         durations: {{exponential: {{mean: 10m, max: 1h}}}}\nevents: [{events}]\n"
+    )
+}
+
+fn load(text: &str, desired: &Desired) -> Load {
+    let read = LoadFile::read("load.yaml", text);
+    let resolved = read.and_then(|file| file.resolve(desired, &BTreeMap::new()));
+    resolved.unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+fn figures(load: &Load, side: Side) -> JobFigures {
+    run(load, side, IdleTime::Skipped, 1).unwrap().remove(0).jobs
+}
+
+const ROLLOUT: &str = "{at: 30m, rollout: {cluster: builds}}";
+const EVERYTHING: &str = "{at: 10m, lose: {cluster: builds, workers: 1, replacedAfter: 4m}}, \
+                          {at: 30m, rollout: {cluster: builds, maxSurge: 2, maxUnavailable: 0}}, \
+                          {at: 50m, failover: {after: 3s}}, {at: 1h, outage: {for: 8m}}, \
+                          {at: 80m, scale: {cluster: builds, workers: 3}}, \
+                          {at: 100m, scale: {cluster: builds, workers: 6}}";
+
+/// The check of the budget: the jobs above it, summed over seconds, and the most at once.
+fn above_budget(figures: &JobFigures) -> (f64, u32) {
+    (figures.above_budget_slot_seconds, figures.above_budget_max)
+}
+
+#[test]
+fn leases_keep_the_budget_through_everything_and_fixed_pools_exceed_it_in_a_rollout() {
+    for events in [ROLLOUT, EVERYTHING] {
+        let load = load(&load_file(events), &budgets());
+        let leases = figures(&load, Side::Leasehold);
+        assert_eq!(above_budget(&leases), (0.0, 0), "{events}: {leases:?}");
+        assert_eq!(leases.running_max, 20, "{events}: the budget is used: {leases:?}");
+    }
+    // The same check finds too many jobs where nothing counts those of pods that end.
+    let load = load(&load_file(ROLLOUT), &budgets());
+    let pools = figures(&load, Side::Deployment);
+    let (slot_seconds, most) = above_budget(&pools);
+    assert!(slot_seconds > 0.0 && most > 0, "{pools:?}");
+    assert!(pools.killed > 0, "jobs outlast the grace period: {pools:?}");
+}
+
+/// The check finds a coordinator that forgets the jobs of workers that drain.
+#[cfg(leasehold_mutations)]
+#[test]
+fn the_check_of_the_budget_finds_a_deliberate_fault_of_the_coordinator() {
+    use leasehold_types::mutation::{self, Mutation};
+
+    let load = load(&load_file(ROLLOUT), &budgets());
+    mutation::set(Some(Mutation::GrowOverBudget));
+    let faulty = run(&load, Side::Leasehold, IdleTime::Skipped, 1);
+    mutation::set(None);
+    let faulty = faulty.unwrap().remove(0).jobs;
+    assert!(above_budget(&faulty).1 > 0, "{faulty:?}");
+}
+
+#[test]
+fn leases_kill_no_job_in_a_rollout_and_every_job_ends() {
+    let load = load(&load_file(ROLLOUT), &budgets());
+    let figures = figures(&load, Side::Leasehold);
+    assert_eq!((figures.killed, figures.waiting), (0, 0), "{figures:?}");
+    assert!(figures.arrived > 150, "{figures:?}");
+    assert!(figures.arrived - figures.ended < 20, "the last ones still run: {figures:?}");
+    assert!(figures.workers_max > 5, "old workers run beside new ones: {figures:?}");
+}
+
+#[test]
+fn one_seed_is_one_outcome_and_another_seed_is_another() {
+    let load = load(&load_file(EVERYTHING), &budgets_and_streams());
+    let [first, second, other] = [1, 1, 2].map(|seed| simulate(&load, seed).unwrap());
+    assert_eq!(first, second);
+    assert_ne!(first.clusters, other.clusters);
+    let sides: Vec<Side> = first.clusters[0].sides.iter().map(|side| side.side).collect();
+    assert_eq!(sides, Side::ALL);
+}
+
+/// Each side has the same jobs, so that what they make of them can be compared.
+#[test]
+fn every_side_gets_the_same_jobs() {
+    let load = load(&load_file(EVERYTHING), &budgets());
+    let outcome = simulate(&load, 1).unwrap();
+    let arrived: Vec<u64> =
+        outcome.clusters[0].sides.iter().map(|side| side.jobs.arrived).collect();
+    assert_eq!(arrived, [arrived[0]; 3]);
+}
+
+#[test]
+fn idle_time_that_is_skipped_changes_no_figure() {
+    // Leadership outlasts this outage. When it ends depends on the last renewal before one that
+    // is longer, and so on where the clock was.
+    let events = EVERYTHING.replace("for: 8m", "for: 4m");
+    for (events, desired) in [
+        (events.as_str(), budgets()),
+        (ROLLOUT, budgets()),
+        (events.as_str(), budgets_and_streams()),
+    ] {
+        let load = load(&load_file(events), &desired);
+        let [all, skipped] = [IdleTime::Simulated, IdleTime::Skipped]
+            .map(|idle_time| run(&load, Side::Leasehold, idle_time, 1).unwrap().remove(0));
+        assert_eq!(all.jobs, skipped.jobs, "{events}");
+        let moves = [&all, &skipped].map(|run| run.streams.map(|streams| streams.moves));
+        assert_eq!(moves[0], moves[1], "{events}");
+    }
+}
+
+#[test]
+fn a_lost_worker_keeps_its_slots_and_a_failover_changes_nothing() {
+    let with = |events: &str| {
+        let load = load(&load_file(events), &budgets_and_streams());
+        run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0)
+    };
+    let undisturbed = with("");
+    let failover = with("{at: 1h, failover: {after: 2s}}");
+    assert_eq!(failover.jobs.killed, 0);
+    let moves = |run: &ClusterRun| run.streams.map(|streams| streams.moves);
+    assert_eq!(moves(&failover), moves(&undisturbed), "no stream moves");
+
+    let lost = with("{at: 1h, lose: {cluster: builds, workers: 1, replacedAfter: 20m}}");
+    assert!(lost.jobs.killed > 0, "{:?}", lost.jobs);
+    // Four slots for about twenty minutes, while jobs wait.
+    let more = lost.jobs.wasted_slot_seconds - undisturbed.jobs.wasted_slot_seconds;
+    assert!((4_000.0..6_500.0).contains(&more), "{more}");
+    assert!(moves(&lost) > moves(&undisturbed), "its streams go to others");
+    let unowned = lost.streams.map(|streams| streams.unowned_max_seconds).unwrap();
+    // A lease of 10 s has certainly ended after 10.6 s.
+    assert!((8.0..14.0).contains(&unowned), "{unowned}");
+}
+
+#[test]
+fn a_lower_budget_ends_no_job_and_lets_none_begin() {
+    let events = "{at: 30m, budget: {cluster: builds, maxJobs: 8}}";
+    let load = load(&load_file(events), &budgets());
+    let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+    assert_eq!(run.jobs.killed, 0, "{:?}", run.jobs);
+    assert!(run.jobs.above_budget_max > 0, "its jobs go on: {:?}", run.jobs);
+    let part = |time: Duration| (time.as_secs_f64() / run.course.part_seconds) as usize;
+    assert_eq!(run.course.budget[part(31 * 60 * SECOND)], 8);
+    // Jobs run for an hour at most.
+    let after = &run.course.running[part(91 * 60 * SECOND)..];
+    assert!(after.iter().all(|running| *running <= 8), "{after:?}");
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let read = LoadFile::read("load.yaml", text);
+    let resolved = read.and_then(|file| file.resolve(&budgets(), &BTreeMap::new()));
+    resolved.unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_is_wrong_with_a_load_is_named_with_its_place_and_what_to_do() {
+    let cluster = "for: 1h\nclusters:\n- name: builds\n";
+    let arrivals = format!("{cluster}  arrivals: {{perHour: 6}}\n");
+    let durations = "  durations: {constant: 1m}\n";
+    let good = format!("{arrivals}{durations}");
+    assert!(LoadFile::read("load.yaml", &good).is_ok());
+    for (text, problem) in [
+        (
+            "for: 0s\nclusters: []\n".to_owned(),
+            "load.yaml:1:6: for: must be above 0 and at most 744h",
+        ),
+        ("for: 1h\nclusters: []\n".to_owned(), "clusters: is empty: give the load of at least one"),
+        (
+            good.replace("builds", "buids"),
+            "load.yaml:3:9: clusters[0].name: is buids, which no WorkerCluster is called; did you \
+             mean builds?",
+        ),
+        (
+            good.replace("arrivals", "arivals"),
+            "load.yaml:4:3: clusters[0].arivals: is not a known field: remove it, or use one of: \
+             name, workers, startup, arrivals, durations, streamRelease, deployment, autoscaler; \
+             did you mean arrivals?",
+        ),
+        (
+            good.replace("perHour: 6", "perHour: -6"),
+            "load.yaml:4:23: clusters[0].arrivals.perHour: is -6, but must be a number of jobs: 0, \
+             or from 0.001 to 10000000",
+        ),
+        (arrivals.clone(), "clusters[0].durations: is missing: say how long jobs run"),
+        (format!("{cluster}{durations}"), "clusters[0].arrivals: is missing: say how many jobs"),
+        (
+            good.replace("constant: 1m", "constant: 1m, uniform: {min: 1m, max: 2m}"),
+            "clusters[0].durations: must be given in exactly one way: constant, uniform,",
+        ),
+        (
+            good.replace("constant: 1m", "lognormal: {median: 5m, p95: 2m}"),
+            "clusters[0].durations.lognormal.p95: is below the median (5m): raise it",
+        ),
+        (
+            good.replace("constant: 1m", "constant: 1 minute"),
+            "clusters[0].durations.constant: is the text \"1 minute\", but must be a duration such",
+        ),
+        (
+            good.replace(
+                "perHour: 6",
+                "steps: [{at: \"9:00\", perHour: 1}, {at: \"08:00\", perHour: 1}]",
+            ),
+            "clusters[0].arrivals.steps[0].at: is the text \"9:00\", but must be a time of the day",
+        ),
+        (
+            good.replace(
+                "perHour: 6",
+                "steps: [{at: \"09:00\", perHour: 1}, {at: \"08:00\", perHour: 1}]",
+            ),
+            "clusters[0].arrivals.steps[1].at: is not after the step before: sort the steps",
+        ),
+        (
+            format!("{good}events:\n- {{at: 2h, failover: {{}}}}\n"),
+            "load.yaml:7:8: events[0].at: is not before the end (1h): lower it",
+        ),
+        (
+            format!("{good}events:\n- {{at: 1m}}\n"),
+            "events[0]: must have exactly one of: rollout, scale, lose, failover, outage, budget",
+        ),
+        (
+            format!("{good}events:\n- {{at: 1m, rollout: {{cluster: build}}}}\n"),
+            "events[0].rollout.cluster: is build, which is not among clusters above: add it; did \
+             you mean builds?",
+        ),
+        (
+            format!("{good}events:\n- {{at: 1m, scale: {{cluster: builds, workers: 0}}}}\n"),
+            "events[0].scale.workers: is 0, but must be from 1 to 20000",
+        ),
+        (
+            good.replace("perHour: 6", "perHour: 10000000"),
+            "clusters: get about 10000000 jobs together, more than 5000000: lower the rates",
+        ),
+    ] {
+        let found = problems(&text);
+        assert!(found.iter().any(|one| one.contains(problem)), "{problem}\n{found:#?}\n{text}");
+    }
+}
+
+#[test]
+fn real_durations_are_read_from_a_file_beside_the_load() {
+    let text = "for: 1h\nclusters:\n- name: builds\n  arrivals: {perHour: 60}\n  \
+                durations: {csv: {file: jobs.csv, column: seconds}}\n";
+    let file = LoadFile::read("load.yaml", text).unwrap();
+    assert_eq!(file.csv_files(), ["jobs.csv"].into());
+    let csv = |text: &str| -> BTreeMap<String, String> {
+        [("jobs.csv".to_owned(), text.to_owned())].into()
+    };
+    let load = file.resolve(&budgets(), &csv("job,seconds\na,30\nb,90\n")).unwrap();
+    let figures = figures(&load, Side::Leasehold);
+    assert!(figures.ended > 30, "{figures:?}");
+    let problems = file.resolve(&budgets(), &csv("job,seconds\na,soon\n")).unwrap_err();
+    let why = "jobs.csv:2:1: is \"soon\", but must be a number of seconds, 0 or more";
+    assert_eq!(problems[0].to_string(), why);
+}
