@@ -184,6 +184,7 @@ fn every_flag_of_the_command_line_is_documented() {
             "classes",
             "explain",
             "plan",
+            "simulate",
             "drain",
             "gone",
             "events",

@@ -5,9 +5,11 @@ mod admin;
 mod argument;
 mod check;
 mod inject;
+mod manifest_files;
 mod manifests;
 mod object;
 mod port_forward;
+mod simulate;
 mod source;
 mod uninject;
 mod usage;
@@ -52,6 +54,8 @@ enum Command {
     Explain(admin::explain::Args),
     /// Shows what would be planned with another budget or other workers; changes nothing
     Plan(admin::plan::Args),
+    /// Simulates a fleet with your manifests and a load that you describe, in simulated time
+    Simulate(simulate::Args),
     /// Drains a worker: no new job, streams given back; running jobs end by themselves
     Drain(admin::orders::DrainArgs),
     /// Takes an order to drain back: the worker works again
@@ -97,6 +101,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Classes(args) => admin::lists::classes(&args),
         Command::Explain(args) => admin::explain::explain(&args),
         Command::Plan(args) => admin::plan::plan(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Drain(args) => admin::orders::drain(&args),
         Command::Undrain(args) => admin::orders::undrain(&args),
         Command::Gone(args) => admin::orders::gone(&args),

@@ -1,11 +1,8 @@
 //! A plan by edited manifests. The coordinator reads them, by the rules by which it reads its own.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::bail;
-use leasehold_manifest::folder::{self, MANIFEST_BYTES_MAX, is_yaml};
-use leasehold_manifest::proposal::stream_files_of;
 use leasehold_proto::admin::v1::{
     ManifestFile, ObjectChange, ObjectChangeKind, PlanManifestsRequest, PlanManifestsResponse,
 };
@@ -14,7 +11,7 @@ use super::{as_text, pipelines};
 use crate::admin::connection::Coordinator;
 use crate::admin::output::{Format, object, print};
 use crate::admin::words;
-use crate::usage;
+use crate::manifest_files::{self, ManifestFiles};
 
 /// The most bytes of all files: what the coordinator takes.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -24,45 +21,8 @@ const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// # Errors
 /// What cannot be read, or that there is too much.
 pub(super) fn read(path: &Path) -> anyhow::Result<PlanManifestsRequest> {
-    if let Err(error) = path.metadata() {
-        bail!("-f {}: cannot be read ({error}): correct the path", path.display());
-    }
-    let whole_folder = path.is_dir();
-    let (root, names) = if whole_folder {
-        let listing = folder::list(path);
-        if let Some((_, problem)) = listing.unknown.first() {
-            bail!("{problem}");
-        }
-        if !listing.files.iter().any(|name| is_yaml(name)) {
-            return Err(usage::wrong(format!(
-                "-f {}: no .yaml or .yml file is in this folder, and a plan of it would remove all \
-                 that is in force: name the folder of the manifests",
-                path.display()
-            )));
-        }
-        (path, listing.files.into_iter().collect())
-    } else {
-        let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.filter(|name| is_yaml(name)).ok_or_else(|| {
-            let message =
-                format!("-f {}: name a .yaml or .yml file, or the folder", path.display());
-            usage::wrong(message)
-        })?;
-        (path.parent().unwrap_or(Path::new("")), vec![name.to_owned()])
-    };
-    let mut files = BTreeMap::new();
-    for name in names {
-        let text = text_of(root, &name)?;
-        files.insert(name, text);
-    }
-    for name in stream_files_of(&files) {
-        // One that is missing is a problem of the manifest that names it: the coordinator says so.
-        if !files.contains_key(&name) && root.join(&name).exists() {
-            let text = text_of(root, &name)?;
-            files.insert(name, text);
-        }
-    }
-    let bytes: usize = files.iter().map(|(name, text)| name.len() + text.len()).sum();
+    let ManifestFiles { texts, are_whole_folder } = manifest_files::read(path)?;
+    let bytes: usize = texts.iter().map(|(name, text)| name.len() + text.len()).sum();
     if bytes > BYTES_MAX {
         bail!(
             "{}: {bytes} bytes of manifests are too much for a plan, which takes {BYTES_MAX}: name \
@@ -70,13 +30,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<PlanManifestsRequest> {
             path.display()
         );
     }
-    let files = files.into_iter().map(|(path, text)| ManifestFile { path, text }).collect();
-    Ok(PlanManifestsRequest { files, whole_folder })
-}
-
-fn text_of(root: &Path, name: &str) -> anyhow::Result<String> {
-    let text = folder::read_text(root, name, MANIFEST_BYTES_MAX.max(BYTES_MAX as u64));
-    text.map_err(|unreadable| anyhow::anyhow!("{}: {unreadable}", root.join(name).display()))
+    let files = texts.into_iter().map(|(path, text)| ManifestFile { path, text }).collect();
+    Ok(PlanManifestsRequest { files, whole_folder: are_whole_folder })
 }
 
 /// Prints what manifests would change; returns whether they would break something.

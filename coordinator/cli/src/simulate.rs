@@ -1,0 +1,124 @@
+//! `leasehold simulate`: people's own manifests with a description of their load, by the real cores
+//! in simulated time, and beside them what Deployments make of the same load.
+
+mod tables;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use leasehold_manifest::proposal::{Scope, propose};
+use leasehold_manifest::{Problem, Reading};
+use leasehold_simulation::{Load, LoadFile, simulate};
+use leasehold_types::flag;
+
+use crate::admin::output::print;
+use crate::manifest_files;
+
+/// Problems that are shown at once.
+const PROBLEMS_SHOWN_MAX: usize = 20;
+
+/// Options of `simulate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It asks no coordinator and changes nothing. The real cores of a coordinator and its agents run in
+simulated time; beside them it shows what a plain Deployment with a fixed pool for each pod, and one
+with a HorizontalPodAutoscaler, make of the same jobs. The same files and seed have the same result.
+docs/SIMULATE.md says what the file of a load has, and what is left out.
+
+Examples:
+  leasehold simulate -f manifests/ --load load.yaml
+  leasehold simulate -f manifests/ --load load.yaml --seed 7 -o json")]
+pub(crate) struct Args {
+    /// The manifests: a file, or a folder with the folders below it
+    #[arg(short, long, value_name = "FILE|FOLDER")]
+    filename: PathBuf,
+    /// The load: which jobs arrive, how long they run, and what happens to the fleet
+    #[arg(short, long, value_name = "FILE")]
+    load: PathBuf,
+    /// Another number draws other arrivals and run times
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = flag::number::<u64>(0..=u64::MAX, "a seed", 7))]
+    seed: u64,
+    /// The form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: SimulationFormat,
+}
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum SimulationFormat {
+    /// Tables of figures, and of the course
+    #[default]
+    Table,
+    /// All figures and the course as JSON
+    Json,
+}
+
+/// Runs `leasehold simulate`.
+///
+/// # Errors
+/// What is wrong with the manifests or the load, and what cannot be read or written.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let load = read_load(args)?;
+    let outcome = simulate(&load, args.seed)?;
+    print(&match args.output {
+        SimulationFormat::Table => tables::text(&outcome),
+        SimulationFormat::Json => serde_json::to_string(&outcome)? + "\n",
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the manifests and the load, and the files that these name.
+fn read_load(args: &Args) -> anyhow::Result<Load> {
+    let manifests = manifest_files::read(&args.filename)?;
+    let Reading { desired, .. } = desired(&manifests.texts)
+        .map_err(|problems| anyhow!("-f {}{}", args.filename.display(), shown(&problems)))?;
+    let path = args.load.display();
+    let wrong = |problems: Vec<Problem>| anyhow!("--load {path}{}", shown(&problems));
+    let text = read_text(&args.load).with_context(|| format!("--load {path}"))?;
+    let name = args.load.file_name().map_or_else(String::new, |name| name.display().to_string());
+    let file = LoadFile::read(&name, &text).map_err(wrong)?;
+    let folder = args.load.parent().unwrap_or(Path::new(""));
+    let mut csv = BTreeMap::new();
+    for name in file.csv_files() {
+        let text = read_text(&folder.join(name))
+            .with_context(|| format!("--load {path}: csv.file {name}"))?;
+        csv.insert(name.to_owned(), text);
+    }
+    file.resolve(&desired.unwrap_or_default(), &csv).map_err(wrong)
+}
+
+/// What the manifests define, by the rules of files; where these refuse them, by those of objects
+/// of Kubernetes.
+fn desired(texts: &BTreeMap<String, String>) -> Result<Reading, Vec<Problem>> {
+    let nothing = Arc::default();
+    let of_files = propose(&nothing, texts, Scope::WholeFolder);
+    if of_files.problems.is_empty() {
+        return Ok(of_files);
+    }
+    let of_objects = propose(&nothing, texts, Scope::Objects);
+    let defines_any =
+        of_objects.desired.as_ref().is_some_and(|desired| !desired.clusters.is_empty());
+    if of_objects.problems.is_empty() && defines_any {
+        Ok(of_objects)
+    } else {
+        Err(of_files.problems)
+    }
+}
+
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path)
+        .map_err(|error| anyhow!("cannot be read ({error}): correct the path"))
+}
+
+/// Problems as the end of an error, a line each.
+fn shown(problems: &[Problem]) -> String {
+    let lines = problems.iter().take(PROBLEMS_SHOWN_MAX).map(|problem| format!("\n  {problem}"));
+    let left = problems.len().saturating_sub(PROBLEMS_SHOWN_MAX);
+    let more = if left > 0 { format!("\n  and {left} more") } else { String::new() };
+    format!(": correct these values:{}{more}", lines.collect::<String>())
+}

@@ -1,0 +1,140 @@
+//! An outcome as tables: the figures of each side, and the course of each cluster.
+
+use std::time::Duration;
+
+use leasehold_simulation::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
+use leasehold_types::duration;
+
+use crate::admin::output::{Column, NONE, TableRow, number, table, text as words};
+
+/// The lines that the course of a cluster has.
+const COURSE_LINES: usize = 12;
+
+/// The figures of one side.
+struct SideRow {
+    side: String,
+    figures: [String; FIGURES.len()],
+}
+
+/// A part of the course: the most jobs that ran and waited on each side.
+struct CourseRow {
+    until: String,
+    budget: String,
+    /// The jobs that ran and those that waited, in the order of [`Side::ALL`].
+    sides: [[String; 2]; Side::ALL.len()],
+}
+
+impl TableRow for SideRow {
+    const PLURAL: &'static str = "sides";
+    const COLUMNS: &'static [Column<Self>] = &[
+        words("SIDE", |row| row.side.clone()),
+        number(FIGURES[0].0, |row| row.figures[0].clone()),
+        number(FIGURES[1].0, |row| row.figures[1].clone()),
+        number(FIGURES[2].0, |row| row.figures[2].clone()),
+        number(FIGURES[3].0, |row| row.figures[3].clone()),
+        number(FIGURES[4].0, |row| row.figures[4].clone()),
+        number(FIGURES[5].0, |row| row.figures[5].clone()),
+        number(FIGURES[6].0, |row| row.figures[6].clone()),
+        number(FIGURES[7].0, |row| row.figures[7].clone()),
+        number(FIGURES[8].0, |row| row.figures[8].clone()),
+        number(FIGURES[9].0, |row| row.figures[9].clone()),
+        number(FIGURES[10].0, |row| row.figures[10].clone()),
+        number(FIGURES[11].0, |row| row.figures[11].clone()),
+    ];
+
+    fn name(&self) -> String {
+        self.side.clone()
+    }
+}
+
+impl TableRow for CourseRow {
+    const PLURAL: &'static str = "parts";
+    const COLUMNS: &'static [Column<Self>] = &[
+        words("UNTIL", |row| row.until.clone()),
+        number("BUDGET", |row| row.budget.clone()),
+        number("LEASEHOLD", |row| row.sides[0][0].clone()),
+        number("WAIT", |row| row.sides[0][1].clone()),
+        number("DEPLOYMENT", |row| row.sides[1][0].clone()),
+        number("WAIT", |row| row.sides[1][1].clone()),
+        number("AUTOSCALER", |row| row.sides[2][0].clone()),
+        number("WAIT", |row| row.sides[2][1].clone()),
+    ];
+
+    fn name(&self) -> String {
+        self.until.clone()
+    }
+}
+
+/// The tables of all clusters, and what the figures mean.
+pub(super) fn text(outcome: &Outcome) -> String {
+    let time = duration::format(Duration::from_secs_f64(outcome.simulated_seconds));
+    let mut text = String::new();
+    for cluster in &outcome.clusters {
+        let figures: Vec<SideRow> = cluster.sides.iter().map(side_row).collect();
+        text += &format!("Cluster {}, {time}, seed {}:\n\n", cluster.cluster, outcome.seed);
+        text += &table(&figures, false);
+        text += "\nThe most jobs that ran and waited at once:\n\n";
+        text += &table(&course_rows(cluster), false);
+        text += "\n";
+    }
+    let meanings = FIGURES.map(|(title, meaning)| format!("  {title:<8} {meaning}\n"));
+    text + &meanings.concat()
+}
+
+fn side_row(side: &SideOutcome) -> SideRow {
+    SideRow { side: side.side.to_string(), figures: side.figures() }
+}
+
+fn course_rows(cluster: &ClusterOutcome) -> Vec<CourseRow> {
+    let Some(first) = cluster.sides.first() else { return Vec::new() };
+    let parts = first.course.budget.len();
+    let row = |line: usize| {
+        let range = parts * line / COURSE_LINES..parts * (line + 1) / COURSE_LINES;
+        let until = first.course.part_seconds * range.end as f64;
+        let most = |side: Side| {
+            let Some(found) = cluster.sides.iter().find(|found| found.side == side) else {
+                return [NONE, NONE].map(str::to_owned);
+            };
+            let running = found.course.running[range.clone()].iter().max().copied();
+            let waiting = found.course.waiting[range.clone()].iter().max().copied();
+            [running.unwrap_or(0).to_string(), waiting.unwrap_or(0).to_string()]
+        };
+        CourseRow {
+            until: duration::format_short(Duration::from_secs(until.round() as u64)),
+            budget: first.course.budget[range.end - 1].to_string(),
+            sides: Side::ALL.map(most),
+        }
+    };
+    (0..COURSE_LINES).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_simulation::{Course, JobFigures};
+
+    use super::*;
+
+    #[test]
+    fn the_course_has_the_most_of_each_part_and_a_dash_for_a_side_that_is_left_out() {
+        let course = Course {
+            part_seconds: 150.0,
+            budget: vec![10; 24],
+            running: (0..24).collect(),
+            waiting: (0..24).rev().collect(),
+            workers: vec![2; 24],
+        };
+        let jobs = JobFigures { ended: 77, ..JobFigures::default() };
+        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course };
+        let clusters = vec![ClusterOutcome { cluster: "builds".to_owned(), sides: vec![side] }];
+        let text = text(&Outcome { seed: 3, simulated_seconds: 3600.0, clusters });
+        let line = |beginning: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(beginning)).unwrap_or_default();
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        assert!(text.starts_with("Cluster builds, 1h, seed 3:\n"), "{text}");
+        assert_eq!(line("Leasehold")[1], "77", "{text}");
+        assert_eq!(line("5m"), ["5m", "10", "1", "23", "-", "-", "-", "-"], "{text}");
+        assert_eq!(line("1h"), ["1h", "10", "23", "1", "-", "-", "-", "-"], "{text}");
+        assert_eq!(line("  WASTED")[0], "WASTED", "{text}");
+    }
+}

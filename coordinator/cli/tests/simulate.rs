@@ -1,0 +1,112 @@
+//! `leasehold simulate` as people type it, and their mistakes.
+
+mod shared;
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+use shared::{leasehold, stderr};
+
+fn simulate(manifests: &Path, load: &Path, more: &[&str]) -> Output {
+    let mut command = leasehold();
+    command.arg("simulate").arg("-f").arg(manifests).arg("--load").arg(load);
+    command.args(more).output().expect("it starts")
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A folder with a manifest and a load.
+fn folder(manifest: &str, load: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in [("manifests.yaml", manifest), ("load.yaml", load)] {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    }
+    folder
+}
+
+fn simulate_in(folder: &Path, more: &[&str]) -> Output {
+    simulate(&folder.join("manifests.yaml"), &folder.join("load.yaml"), more)
+}
+
+const MANIFEST: &str = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+                        metadata: {name: builds}\nspec: {maxJobs: 12, maxJobsPerWorker: 3}\n";
+const LOAD: &str = "for: 2h\nclusters:\n- name: builds\n  arrivals: {perHour: 90}\n  \
+                    durations: {exponential: {mean: 8m, max: 1h}}\nevents:\n\
+                    - {at: 1h, rollout: {cluster: builds}}\n";
+
+#[test]
+fn a_simulation_prints_tables_and_the_same_figures_as_json_in_every_run() {
+    let folder = folder(MANIFEST, LOAD);
+    let table = succeeded(&simulate_in(folder.path(), &[]));
+    for words in ["Cluster builds, 2h, seed 1:", "Leasehold", "Deployment", "Autoscaler", "BUDGET"]
+    {
+        assert!(table.contains(words), "no {words} in\n{table}");
+    }
+    let json = || succeeded(&simulate_in(folder.path(), &["-o", "json", "--seed", "5"]));
+    let (first, second) = (json(), json());
+    assert_eq!(first, second);
+    let outcome: Value = serde_json::from_str(&first).expect("JSON");
+    let sides = &outcome["clusters"][0]["sides"];
+    assert_eq!(sides[0]["side"], "leasehold", "{sides}");
+    assert_eq!(sides[0]["jobs"]["aboveBudgetMax"], 0);
+    assert_eq!(sides[0]["jobs"]["killed"], 0);
+    assert_eq!(sides[0]["jobs"]["arrived"], sides[1]["jobs"]["arrived"]);
+    assert_eq!(sides[0]["course"]["running"].as_array().map(Vec::len), Some(480));
+}
+
+#[test]
+fn mistakes_are_named_with_file_line_and_field() {
+    let own = |text: &str| text.to_owned();
+    for (manifest, load, words) in [
+        (
+            own(MANIFEST),
+            LOAD.replace("arrivals", "arivals"),
+            "load.yaml:4:3: clusters[0].arivals: is not a known field: remove it",
+        ),
+        (
+            own(MANIFEST),
+            LOAD.replace("cluster: builds", "cluster: buids"),
+            "events[0].rollout.cluster: is buids, which is not among clusters above: add it; did \
+             you mean builds?",
+        ),
+        (
+            MANIFEST.replace("maxJobs: 12", "maxJobs: many"),
+            own(LOAD),
+            "manifests.yaml:4:17: spec.maxJobs: is the text \"many\", but must be a whole number",
+        ),
+        (
+            own(MANIFEST),
+            LOAD.replace("exponential: {mean: 8m, max: 1h}", "csv: {file: none.csv}"),
+            "csv.file none.csv: cannot be read",
+        ),
+    ] {
+        let folder = folder(&manifest, &load);
+        let output = simulate_in(folder.path(), &[]);
+        let why = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{why}");
+        assert!(why.starts_with("error: ") && why.contains(words), "no {words} in {why}");
+        assert!(output.stdout.is_empty(), "all or nothing");
+    }
+}
+
+#[test]
+fn manifests_of_kubernetes_are_read_too() {
+    let deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: other}\n";
+    let manifest = MANIFEST.replace("{name: builds}", "{name: builds, namespace: ci}") + deployment;
+    let table = succeeded(&simulate_in(folder(&manifest, LOAD).path(), &[]));
+    assert!(table.contains("Cluster ci/builds, 2h"), "{table}");
+}
+
+#[test]
+fn help_has_an_example_and_a_typo_a_suggestion() {
+    let help = leasehold().args(["simulate", "--help"]).output().expect("help");
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(help.contains("Examples:") && help.contains("--seed"), "{help}");
+    let typo = leasehold().args(["simulte", "-f", "a.yaml"]).output().expect("it starts");
+    assert_eq!(typo.status.code(), Some(2));
+    assert!(stderr(&typo).contains("'simulate'"), "{}", stderr(&typo));
+}
