@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_manifest::{Problem, Reading};
-use leasehold_simulation::{Load, LoadFile, simulate};
+use leasehold_simulation::{Load, LoadFile, page, simulate};
 use leasehold_types::flag;
 
 use crate::admin::output::print;
@@ -31,6 +31,7 @@ docs/SIMULATE.md says what the file of a load has, and what is left out.
 
 Examples:
   leasehold simulate -f manifests/ --load load.yaml
+  leasehold simulate -f manifests/ --load load.yaml --report simulation.html
   leasehold simulate -f manifests/ --load load.yaml --seed 7 -o json")]
 pub(crate) struct Args {
     /// The manifests: a file, or a folder with the folders below it
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = flag::number::<u64>(0..=u64::MAX, "a seed", 7))]
     seed: u64,
+    /// Write a report with plots into this file: HTML that needs no other file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// The form of the output
     #[arg(short, long, value_enum, default_value_t)]
     output: SimulationFormat,
@@ -65,6 +69,10 @@ enum SimulationFormat {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = read_load(args)?;
     let outcome = simulate(&load, args.seed)?;
+    if let Some(report) = &args.report {
+        let cannot_write = || format!("--report {}: cannot be written", report.display());
+        std::fs::write(report, page(&outcome)?).with_context(cannot_write)?;
+    }
     print(&match args.output {
         SimulationFormat::Table => tables::text(&outcome),
         SimulationFormat::Json => serde_json::to_string(&outcome)? + "\n",

@@ -59,6 +59,17 @@ fn a_simulation_prints_tables_and_the_same_figures_as_json_in_every_run() {
 }
 
 #[test]
+fn a_report_is_one_file_with_plots() {
+    let folder = folder(MANIFEST, LOAD);
+    let report = folder.path().join("report.html");
+    let report_flag = report.display().to_string();
+    succeeded(&simulate_in(folder.path(), &["--report", &report_flag]));
+    let html = std::fs::read_to_string(&report).expect("a report");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<h2>Cluster builds</h2>"));
+    assert_eq!(html.matches("<svg").count(), 3);
+}
+
+#[test]
 fn mistakes_are_named_with_file_line_and_field() {
     let own = |text: &str| text.to_owned();
     for (manifest, load, words) in [
@@ -91,6 +102,10 @@ fn mistakes_are_named_with_file_line_and_field() {
         assert!(why.starts_with("error: ") && why.contains(words), "no {words} in {why}");
         assert!(output.stdout.is_empty(), "all or nothing");
     }
+    let folder = folder(MANIFEST, LOAD);
+    let report = folder.path().join("no/such/folder.html").display().to_string();
+    let output = simulate_in(folder.path(), &["--report", &report]);
+    assert!(stderr(&output).contains("cannot be written"), "{}", stderr(&output));
 }
 
 #[test]
@@ -105,7 +120,7 @@ fn manifests_of_kubernetes_are_read_too() {
 fn help_has_an_example_and_a_typo_a_suggestion() {
     let help = leasehold().args(["simulate", "--help"]).output().expect("help");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    assert!(help.contains("Examples:") && help.contains("--seed"), "{help}");
+    assert!(help.contains("Examples:") && help.contains("--report"), "{help}");
     let typo = leasehold().args(["simulte", "-f", "a.yaml"]).output().expect("it starts");
     assert_eq!(typo.status.code(), Some(2));
     assert!(stderr(&typo).contains("'simulate'"), "{}", stderr(&typo));

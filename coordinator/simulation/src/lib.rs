@@ -9,6 +9,7 @@
 //! * `fleet`: pods, jobs and events. The pods' slots come from `slots`: either the `leases` of a
 //!   cell, or `fixed_pools`.
 //! * `record`: sums over time, which become the figures of an `outcome`.
+//! * `page`: an outcome as one HTML file, with its `plots`.
 //!
 //! **Invariant**: the outcome follows from the load and the seed: no clock, no IO, no order of a
 //! hash map.
@@ -22,6 +23,8 @@ mod jobs;
 mod leases;
 mod load;
 mod outcome;
+mod page;
+mod plots;
 mod record;
 mod schedule;
 mod slots;
@@ -40,6 +43,7 @@ use self::leases::Leases;
 use self::load::{ClusterLoad, DeploymentLoad};
 pub use self::load::{Load, LoadFile};
 pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
+pub use self::page::page;
 pub use self::record::{Course, JobFigures, StreamFigures};
 pub use self::schedule::{Place, Schedule};
 
