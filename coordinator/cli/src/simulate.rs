@@ -30,7 +30,8 @@ with a HorizontalPodAutoscaler, make of the same jobs. The same files and seed h
 docs/SIMULATE.md says what the file of a load has, and what is left out.
 
 Examples:
-  leasehold simulate -f manifests/ --load load.yaml
+  leasehold simulate -f deploy/simulations/builds/manifests.yaml \\
+      --load deploy/simulations/builds/load.yaml
   leasehold simulate -f manifests/ --load load.yaml --report simulation.html
   leasehold simulate -f manifests/ --load load.yaml --seed 7 -o json")]
 pub(crate) struct Args {

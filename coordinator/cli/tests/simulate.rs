@@ -1,12 +1,16 @@
-//! `leasehold simulate` as people type it, and their mistakes.
+//! `leasehold simulate` as people type it: the ready examples, and mistakes.
 
 mod shared;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
 use shared::{leasehold, stderr};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 fn simulate(manifests: &Path, load: &Path, more: &[&str]) -> Output {
     let mut command = leasehold();
@@ -67,6 +71,24 @@ fn a_report_is_one_file_with_plots() {
     let html = std::fs::read_to_string(&report).expect("a report");
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<h2>Cluster builds</h2>"));
     assert_eq!(html.matches("<svg").count(), 3);
+}
+
+#[test]
+fn the_ready_examples_run_and_keep_the_budget() {
+    let folder = root().join("deploy/simulations");
+    for name in ["builds", "transcoding", "feeds"] {
+        let example = folder.join(name);
+        let output = simulate_in(&example, &["-o", "json"]);
+        let outcome: Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
+        let side = &outcome["clusters"][0]["sides"][0];
+        let jobs = &side["jobs"];
+        assert!(jobs["ended"].as_u64().is_some_and(|ended| ended > 100), "{name}: {jobs}");
+        // The budget of the transcoders is lowered while more jobs run.
+        if name != "transcoding" {
+            assert_eq!(jobs["aboveBudgetMax"], 0, "{name}: {jobs}");
+        }
+        assert_eq!(side["streams"].is_object(), name == "feeds", "{name}: {}", side["streams"]);
+    }
 }
 
 #[test]
