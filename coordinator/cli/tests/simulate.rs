@@ -1,4 +1,4 @@
-//! `leasehold simulate` as people type it: the ready examples, and mistakes.
+//! `leasehold simulate` as people type it: the ready examples, the page about it, and mistakes.
 
 mod shared;
 
@@ -89,6 +89,21 @@ fn the_ready_examples_run_and_keep_the_budget() {
         }
         assert_eq!(side["streams"].is_object(), name == "feeds", "{name}: {}", side["streams"]);
     }
+}
+
+/// The blocks of YAML on the page: a manifest, then a load.
+#[test]
+fn the_load_on_the_page_is_valid() {
+    let page = std::fs::read_to_string(root().join("docs/SIMULATE.md")).expect("the page");
+    let blocks: Vec<&str> = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
+        .collect();
+    let [manifest, load] = blocks.as_slice() else { panic!("two blocks: {blocks:?}") };
+    let folder = folder(manifest, load);
+    std::fs::write(folder.path().join("durations.csv"), "seconds\n60\n600\n").expect("a file");
+    succeeded(&simulate_in(folder.path(), &[]));
 }
 
 #[test]
