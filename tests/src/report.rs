@@ -9,6 +9,7 @@ mod document;
 mod environment;
 mod etcd;
 mod fleet;
+mod json_lines;
 mod measurement;
 mod options;
 mod plots;

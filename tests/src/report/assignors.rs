@@ -2,13 +2,12 @@
 //! assignors of Kafka's clients, which a JVM runs for as many members and partitions.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde::Deserialize;
 use tokio::process::Command;
-use tokio::time::timeout;
 
+use super::json_lines::json_lines;
 use super::push::median;
 use crate::bench::grouped;
 use crate::stream_fleet::{StreamFleet, moves_min};
@@ -17,8 +16,6 @@ use crate::toolbox::{self, Missing};
 /// The program that times Kafka's assignors, and the folder of Kafka's jars, below the root.
 const PROGRAM: &str = "tests/tools/kafka/Assignors.java";
 const JARS: &str = ".cache/kafka";
-/// A JVM that takes longer is given up.
-const JVM_PATIENCE: Duration = Duration::from_secs(600);
 
 /// The size of all assignments: streams of equal weight over settled workers.
 #[derive(Clone, Copy, Debug)]
@@ -95,19 +92,12 @@ impl Assignments {
         command.arg("-cp").arg(toolbox::root().join(JARS).join("*"));
         command.arg(toolbox::root().join(PROGRAM));
         command.args([self.workers, self.streams, self.runs].map(|size| size.to_string()));
-        let output = timeout(JVM_PATIENCE, command.kill_on_drop(true).output());
-        let not_done = || format!("Kafka's assignors: not done after {} s", JVM_PATIENCE.as_secs());
-        let output = output.await.with_context(not_done)?.context("Kafka's assignors")?;
-        let complained = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "Kafka's assignors: {}: {complained}", output.status);
-        let text = String::from_utf8(output.stdout).context("Kafka's assignors")?;
-        let figures = text.lines().map(|line| {
-            let assignment: Assignment =
-                serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let assignments: Vec<Assignment> = json_lines("Kafka's assignors", &mut command).await?;
+        let figures = assignments.into_iter().map(|assignment| {
             let assignor = format!("Kafka {}", assignment.assignor);
-            Ok(self.figures(Assignment { assignor, ..assignment }))
+            self.figures(Assignment { assignor, ..assignment })
         });
-        figures.collect::<Result<Vec<AssignmentFigures>>>().map(Some)
+        Ok(Some(figures.collect()))
     }
 
     fn planned(self, event: Event, fleet: &StreamFleet) -> Assignment {
