@@ -17,6 +17,7 @@ mod push;
 mod results;
 mod rollout;
 mod row;
+mod shares;
 mod sizes;
 
 use std::path::Path;

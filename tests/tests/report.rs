@@ -40,7 +40,7 @@ fn a_short_report_has_a_figure_in_every_row() {
     assert_eq!(json["failures"], Value::Array(Vec::new()));
     let rows = json["rows"].as_array().expect("rows");
     let numbers: BTreeSet<u64> = rows.iter().filter_map(|row| row["row"].as_u64()).collect();
-    assert_eq!(numbers, BTreeSet::from_iter(1..=13));
+    assert_eq!(numbers, BTreeSet::from_iter(1..=14));
     for row in rows {
         assert!(row["value"].is_f64(), "{row}");
         assert!(row["goal"].is_null() && row["met"].is_null(), "goals are for full sizes: {row}");
@@ -66,6 +66,10 @@ fn a_short_report_has_a_figure_in_every_row() {
     let [program, resident, own] = [": program", ": resident", ": memory of its own"].map(figure);
     assert!(program > 0.0, "the program's size: {program}");
     assert!(own > 0.0 && own < resident, "memory: {own} of {resident}");
+    // The share of the 21st agent of 1,000 streams; the 22nd gets fewer.
+    assert_eq!(figure("one joins 20 agents: streams moved"), 47.0);
+    // Each agent gives some away: 21 have a change, and then 22.
+    assert_eq!(figure("one joins 20 agents: agents whose streams change"), 22.0);
     for compared in json["compared"].as_array().expect("what is compared") {
         for round in compared["rounds_ms"].as_array().expect("rounds") {
             assert_eq!(round.as_array().map(Vec::len), Some(AGENTS), "{}", compared["name"]);

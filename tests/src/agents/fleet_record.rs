@@ -43,6 +43,9 @@ struct AgentRecord {
     pool_size: AtomicU32,
     /// When it was granted that pool, in nanoseconds of the clock of [`Moment`].
     pool_granted_ns: AtomicU64,
+    /// When a stream was last granted to it or ended at it, in nanoseconds of the clock of
+    /// [`Moment`].
+    streams_changed_ns: AtomicU64,
 }
 
 /// Agents by number, from 1 on; 0 means no agent.
@@ -91,7 +94,7 @@ impl FleetRecord {
     /// # Panics
     /// If no such stream was announced.
     pub fn granted(&self, stream: usize, agent: usize) {
-        self.note_change();
+        self.note_change(agent);
         let (record, me) = (&self.streams[stream], as_number(agent));
         match record.owner.swap(me, SeqCst) {
             0 => _ = self.owned.fetch_add(1, SeqCst),
@@ -111,9 +114,9 @@ impl FleetRecord {
 
     /// An agent owns a stream no longer.
     pub fn ended(&self, stream: usize, agent: usize) {
-        self.note_change();
         let owner = &self.streams[stream].owner;
         if owner.compare_exchange(as_number(agent), 0, SeqCst, SeqCst).is_ok() {
+            self.note_change(agent);
             self.owned.fetch_sub(1, SeqCst);
         }
     }
@@ -159,6 +162,25 @@ impl FleetRecord {
     pub fn first_change(&self) -> Option<Moment> {
         let at = self.first_change_ns.load(SeqCst);
         (at > 0).then_some(Moment(at))
+    }
+
+    /// When the streams of each agent last changed, where that was not before `begun`.
+    pub fn changes_since(&self, begun: Moment) -> impl Iterator<Item = Moment> {
+        let changed = self.agents.iter().map(|agent| Moment(agent.streams_changed_ns.load(SeqCst)));
+        changed.filter(move |changed| *changed >= begun)
+    }
+
+    /// How many streams each agent owns.
+    #[must_use]
+    pub fn streams_per_agent(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.agents.len()];
+        for stream in &self.streams {
+            let owner = stream.owner.load(SeqCst);
+            if let Some(agent) = owner.checked_sub(1) {
+                counts[agent as usize] += 1;
+            }
+        }
+        counts
     }
 
     /// A leader of this epoch has welcomed an agent.
@@ -238,9 +260,10 @@ impl FleetRecord {
         }
     }
 
-    fn note_change(&self) {
+    fn note_change(&self, agent: usize) {
+        let now = clock::now_ns();
+        self.agents[agent].streams_changed_ns.store(now, SeqCst);
         if self.first_change_ns.load(SeqCst) == 0 {
-            let now = clock::now_ns();
             // Where another agent was faster, its change is the first one.
             let _ = self.first_change_ns.compare_exchange(0, now, SeqCst, SeqCst);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use leasehold_demo::clock;
 use leasehold_types::Moment;
@@ -77,11 +78,21 @@ impl StandaloneReplicas {
 
     /// Writes the manifest of a stream set over the streams of these numbers, after its list.
     /// Returns when it was put in place.
-    pub fn put_set(&self, set: &str, streams: std::ops::Range<usize>) -> Moment {
+    pub fn put_set(&self, set: &str, streams: Range<usize>) -> Moment {
+        self.put_set_with(set, streams, "")
+    }
+
+    /// The same where a stream that was moved for balance may move again at once.
+    pub fn put_set_without_cooldown(&self, set: &str, streams: Range<usize>) -> Moment {
+        self.put_set_with(set, streams, ", moves: {cooldown: 0s}")
+    }
+
+    /// `more` is the end of the specification.
+    fn put_set_with(&self, set: &str, streams: Range<usize>, more: &str) -> Moment {
         self.put_list(set, streams);
         let manifest = format!(
             "apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {{name: {set}}}\n\
-             spec: {{cluster: {CLUSTER}, streamsFrom: [{{file: {set}.txt}}]}}\n"
+             spec: {{cluster: {CLUSTER}, streamsFrom: [{{file: {set}.txt}}]{more}}}\n"
         );
         put_manifest(self.folder.path(), &format!("{set}.yaml"), &manifest)
     }

@@ -9,11 +9,14 @@ use rustix::process::Signal;
 use tokio::task::block_in_place;
 
 use super::push::{Push, now, until};
+use super::shares::Shares;
 use crate::agents::{
-    Agent, AgentIdentity, CLUSTER, Coordinators, FleetRecord, JOBS_PER_WORKER, StandaloneReplicas,
+    Agent, AgentIdentity, CLUSTER, Coordinators, Counts, FleetRecord, JOBS_PER_WORKER,
+    StandaloneReplicas,
 };
 use crate::bench;
 use crate::process::{OWN_MEMORY, memory_kib, processor_seconds};
+use crate::stream_fleet::moves_min;
 
 /// How long a lease lasts, in seconds.
 const TTL_SECONDS: u64 = 10;
@@ -30,9 +33,9 @@ pub(super) struct Fleet {
     /// measured.
     settle: Duration,
     replicas: StandaloneReplicas,
-    /// Whether agents follow at the standby who leads.
-    agents_follow: bool,
+    coordinators: Arc<Coordinators>,
     record: Arc<FleetRecord>,
+    /// Those that were started.
     agents: Vec<Agent>,
     /// The size of each agent's pool that the manifest asks for.
     jobs_per_worker: u32,
@@ -53,15 +56,28 @@ pub(super) struct Failover {
     pub(super) pools: usize,
 }
 
+/// What happened when one more agent joined.
+#[derive(Debug)]
+pub(super) struct Join {
+    /// The last change at each agent whose streams have changed.
+    pub(super) changed: Push,
+    /// How the streams are shared out afterwards.
+    pub(super) shares: Shares,
+}
+
 impl Fleet {
     /// Starts the coordinators of this many agents; `streams_max` is the number of streams that
     /// will ever be in the list. Before a measurement the fleet is left alone for `settle`.
     pub(super) fn start(size: usize, streams_max: usize, settle: Duration) -> Self {
+        let replicas = StandaloneReplicas::start(size, TTL_SECONDS);
+        let agents_follow = bench::may_follow(size);
+        let coordinators =
+            Coordinators { addresses: replicas.addresses(), tls: None, agents_follow };
         Self {
             size,
             settle,
-            replicas: StandaloneReplicas::start(size, TTL_SECONDS),
-            agents_follow: bench::may_follow(size),
+            replicas,
+            coordinators: Arc::new(coordinators),
             record: Arc::new(FleetRecord::new(size, streams_max)),
             agents: Vec::new(),
             jobs_per_worker: JOBS_PER_WORKER,
@@ -76,15 +92,13 @@ impl Fleet {
 
     /// Connects all agents: the first grant of each, from when the first one began to dial.
     pub(super) async fn connect(&mut self) -> Result<Push> {
-        let addresses = self.replicas.addresses();
-        let agents_follow = self.agents_follow;
-        let coordinators = Arc::new(Coordinators { addresses, tls: None, agents_follow });
+        self.connect_first(self.size).await
+    }
+
+    /// The same for this many of them; the others join later.
+    pub(super) async fn connect_first(&mut self, agents: usize) -> Result<Push> {
         let begun = now();
-        let start = |number| {
-            let identity = AgentIdentity::numbered(number, CLUSTER);
-            Agent::start(identity, Arc::clone(&coordinators), Arc::clone(&self.record))
-        };
-        self.agents = (0..self.size).map(start).collect();
+        (0..agents).for_each(|_| self.start_agent());
         let connected = until("all agents connected", || self.first_grants(1, begun)).await?;
         until("all pools granted", || self.pools(begun)).await?;
         self.followed().await?;
@@ -95,8 +109,49 @@ impl Fleet {
     pub(super) async fn own(&mut self, streams: usize) -> Result<Duration> {
         self.list = (0..streams).collect();
         let begun = block_in_place(|| self.replicas.put_set(SET, 0..streams));
-        until("all streams owned", || (self.record.owned() == streams).then_some(())).await?;
+        self.all_owned().await?;
         Ok(now().since(begun))
+    }
+
+    /// The same with streams that may move again right after they have moved.
+    pub(super) async fn own_movable(&mut self, streams: usize) -> Result<()> {
+        self.list = (0..streams).collect();
+        block_in_place(|| self.replicas.put_set_without_cooldown(SET, 0..streams));
+        self.all_owned().await
+    }
+
+    /// One more agent connects, and gets its share of the streams. It counts as a fault if other
+    /// streams move.
+    pub(super) async fn join(&mut self) -> Result<Join> {
+        self.settle().await;
+        let (streams, joining) = (self.list.len(), self.agents.len());
+        let mut owned = self.record.streams_per_agent();
+        owned.truncate(joining + 1);
+        let share = moves_min(owned, streams);
+        self.record.expect_change();
+        let begun = now();
+        self.start_agent();
+        let has_share = || {
+            self.record.first_change()?;
+            let all_owned = self.record.owned() == streams;
+            (all_owned && self.record.streams_per_agent()[joining] >= share).then_some(())
+        };
+        until("one more agent to have its share of the streams", has_share).await?;
+        let changed = Push::of(begun, self.record.changes_since(begun).map(Some));
+        // Streams that move needlessly do so until then.
+        self.settle().await;
+        let most = self.record.streams_per_agent().into_iter().max().unwrap_or(0);
+        let Counts { moved, expired, faults, .. } = self.record.take();
+        if moved != share {
+            self.faults.push(format!("{moved} streams moved when one joined, and {share} have to"));
+        }
+        if expired > 0 {
+            let what = "leases ended without renewal before one had joined";
+            self.faults.push(format!("{expired} {what}"));
+        }
+        self.faults.extend(faults);
+        let changed = changed.context("no agent's streams have changed")?;
+        Ok(Join { changed, shares: Shares { moved, most } })
     }
 
     /// Edits the manifest so that every agent's pool changes: the arrival of the change at each.
@@ -119,8 +174,7 @@ impl Fleet {
         let begun = block_in_place(|| self.replicas.put_list(SET, self.list.iter().copied()));
         let changed = until("one line edited", || self.record.first_change()).await?;
         Self::pause().await;
-        let streams = self.list.len();
-        until("all streams owned", || (self.record.owned() == streams).then_some(())).await?;
+        self.all_owned().await?;
         Ok(changed.since(begun))
     }
 
@@ -175,6 +229,18 @@ impl Fleet {
         tokio::time::sleep(PAUSE).await;
     }
 
+    /// Starts the next agent.
+    fn start_agent(&mut self) {
+        let identity = AgentIdentity::numbered(self.agents.len(), CLUSTER);
+        let (coordinators, record) = (Arc::clone(&self.coordinators), Arc::clone(&self.record));
+        self.agents.push(Agent::start(identity, coordinators, record));
+    }
+
+    async fn all_owned(&self) -> Result<()> {
+        let streams = self.list.len();
+        until("all streams owned", || (self.record.owned() == streams).then_some(())).await
+    }
+
     async fn settle(&self) {
         tokio::time::sleep(self.settle).await;
     }
@@ -192,12 +258,12 @@ impl Fleet {
     /// Waits until each agent follows at the standby who leads: this begins some seconds after its
     /// welcome.
     async fn followed(&self) -> Result<()> {
-        if !self.agents_follow {
+        if !self.coordinators.agents_follow {
             return Ok(());
         }
         let follow = || {
             let watches = block_in_place(|| self.replicas.sum("leasehold_leader_watches"));
-            (watches >= self.size as f64).then_some(())
+            (watches >= self.agents.len() as f64).then_some(())
         };
         until("all agents to follow who leads", follow).await
     }
@@ -226,12 +292,13 @@ impl Fleet {
 
     /// The first grant of this epoch or a later one at each agent; `None` while one has none.
     fn first_grants(&self, epoch: u64, begun: Moment) -> Option<Push> {
-        Push::of(begun, (0..self.size).map(|agent| self.record.first_grant(agent, epoch)))
+        let agents = 0..self.agents.len();
+        Push::of(begun, agents.map(|agent| self.record.first_grant(agent, epoch)))
     }
 
     /// The grant of the pool that the manifest asks for at each agent; `None` while one has none.
     fn pools(&self, begun: Moment) -> Option<Push> {
         let granted = |agent| self.record.pool_of_size(agent, self.jobs_per_worker);
-        Push::of(begun, (0..self.size).map(granted))
+        Push::of(begun, (0..self.agents.len()).map(granted))
     }
 }

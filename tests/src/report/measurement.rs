@@ -1,5 +1,7 @@
-//! What a report measures, in order: fleets of growing size, then one with many streams, then
-//! assignments and a rollout without a fleet, then one agent.
+//! What a report measures, in order: fleets of growing size, then one with many streams and one
+//! that agents join, then assignments and a rollout without a fleet, then one agent.
+
+mod joins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -97,6 +99,12 @@ impl Measurement {
             let streams_max = self.sizes.streams + self.sizes.rounds;
             let mut fleet = Fleet::start(small, streams_max, settle);
             let measured = self.many_streams(&mut fleet).await;
+            self.end(fleet, measured).await;
+        }
+        if self.wants(14) {
+            let Sizes { streams_assigned, rounds, .. } = self.sizes;
+            let mut fleet = Fleet::start(agents + rounds, streams_assigned, settle);
+            let measured = self.joins(&mut fleet).await;
             self.end(fleet, measured).await;
         }
         if self.wants(11) {

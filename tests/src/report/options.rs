@@ -23,6 +23,7 @@ Rows:
   11  where 100,000 streams go when one of 1,000 workers leaves or joins, beside Kafka
   12  slots unused in a rollout that replaces 100 workers, beside worker-operator's formula
   13  an agent: its program, its memory, its share of a core
+  14  one agent joins 2,000 with 100,000 streams
 
 Example:
   make bench
@@ -43,10 +44,10 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) agents_max: Option<usize>,
     /// Measures the rows of this number only; may be repeated.
-    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=13))]
+    #[arg(long, value_name = "ROW", value_parser = clap::value_parser!(u8).range(1..=14))]
     pub(super) only: Vec<u8>,
-    /// How often each edit and assignment is made; the median counts [default: 10, or 2 with
-    /// --short].
+    /// How often each edit and assignment is made, and how many agents join; the median counts
+    /// [default: 10, or 2 with --short].
     #[arg(long, value_name = "N", value_parser = bench::above_zero)]
     pub(super) rounds: Option<usize>,
     /// How often the leader of row 10 is killed [default: 100, or 2 with --short].

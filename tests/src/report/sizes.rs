@@ -26,7 +26,7 @@ const CONNECTIONS_PER_AGENT: usize = 4;
 pub(super) struct Sizes {
     /// Whether these are the sizes of `--short`, to which no goal applies.
     pub(super) are_short: bool,
-    /// The fleet that is compared with peers.
+    /// The fleet that is compared with peers; agents join another one of this size.
     pub(super) agents: usize,
     /// The largest fleet.
     pub(super) large: usize,
@@ -36,11 +36,11 @@ pub(super) struct Sizes {
     pub(super) between: usize,
     /// The streams of the fleet that has many.
     pub(super) streams: usize,
-    /// The streams that are assigned without a fleet.
+    /// The streams that are assigned without a fleet, and those of the fleet that agents join.
     pub(super) streams_assigned: usize,
     /// The rollout without processes.
     pub(super) rollout: Rollout,
-    /// How often each edit and each assignment is made.
+    /// How often each edit and each assignment is made, and how many agents join.
     pub(super) rounds: usize,
     /// How often one fleet's leader is killed in a row.
     pub(super) failovers: usize,
