@@ -56,6 +56,11 @@ fn machine_paths(text: &str) -> Vec<usize> {
     found.map(|(index, _)| index + 1).collect()
 }
 
+/// Whether a text has an address. The sum of a Go module is none, and may begin with two slashes.
+fn has_address(text: &str) -> bool {
+    text.replace(" h1://", " ").contains("://")
+}
+
 /// The numbers of the lines with a closure whose parameter is named `it`. As `cargo fmt` writes
 /// Rust, only the bars of a closure have no space on their inner sides.
 fn unnamed_parameters(text: &str) -> Vec<usize> {
@@ -78,6 +83,8 @@ fn the_rules_find_planted_violations() {
     assert_eq!(file_problems(Path::new("ledger/tests.rs"), purpose).len(), 1);
     assert_eq!(long_lines(&format!("a\n{}\n", "b".repeat(LINE_CHARS_MAX + 1))), [2]);
     assert_eq!(machine_paths(concat!("a\n", "/", "home/b\n")), [2]);
+    assert!(has_address("index = \"https://registry.example\"\n"));
+    assert!(!has_address("example.org/module v1.0.0 h1://okPTzC=\n"));
     let closure = |list: &str| format!("// |{list}|\npods.any(|{list}| a || it || b)\n");
     for list in ["it", "&it: &Pod", "(_, it)"] {
         assert_eq!(unnamed_parameters(&closure(list)), [2], "{list}");
@@ -146,7 +153,7 @@ fn pinned_dependencies_contain_no_registry_address() {
             continue;
         }
         let text = text(&path).expect("UTF-8");
-        if text.contains("://") {
+        if has_address(&text) {
             wrong.push(path.display().to_string());
         }
     }
