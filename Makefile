@@ -141,7 +141,7 @@ BUILD_IMAGE_AGENT := $(if $(WITH_IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profi
 .PHONY: bench
 ifeq ($(BENCH),)
 bench: ## One report of every figure that has a goal, in target/bench, or one benchmark; DOCUMENT=1 renews docs/PERFORMANCE.md. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
-	@$(MAKE) tools TOOLS="kubernetes kafka"
+	@$(MAKE) tools TOOLS="kubernetes kafka dapr"
 	$(call say,building coordinator$(comma) agent and report as $(PROFILE) (release takes some minutes))
 	@cargo build $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-coordinator -p leasehold-agent
 	@$(BUILD_IMAGE_AGENT)
@@ -215,7 +215,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, Dapr's placement, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
