@@ -8,5 +8,5 @@ mod standalone_replicas;
 
 pub use self::agent::{Agent, AgentIdentity, Coordinators};
 pub use self::fleet_record::{Counts, FleetRecord};
-pub(crate) use self::link::{endpoint, own_address};
+pub(crate) use self::link::{endpoint, own_address, plain_endpoint};
 pub use self::standalone_replicas::{CLUSTER, JOBS_PER_WORKER, StandaloneReplicas, Turns};

@@ -5,6 +5,7 @@
 
 mod assignors;
 mod broadcast;
+mod dapr;
 mod document;
 mod environment;
 mod etcd;

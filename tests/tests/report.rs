@@ -68,8 +68,11 @@ fn a_short_report_has_a_figure_in_every_row() {
     assert!(own > 0.0 && own < resident, "memory: {own} of {resident}");
     // The share of the 21st agent of 1,000 streams; the 22nd gets fewer.
     assert_eq!(figure("one joins 20 agents: streams moved"), 47.0);
-    // Each agent gives some away: 21 have a change, and then 22.
+    // Each agent gives some away, and each host gets a table: 21, and then 22.
     assert_eq!(figure("one joins 20 agents: agents whose streams change"), 22.0);
+    // None of Dapr's is there where it is left out.
+    assert!(figures("Dapr's placement: hosts that get a table").iter().all(|all| *all == 22.0));
+    assert!(figures("Dapr's placement: keys moved").iter().all(|moved| *moved > 0.0));
     for compared in json["compared"].as_array().expect("what is compared") {
         for round in compared["rounds_ms"].as_array().expect("rounds") {
             assert_eq!(round.as_array().map(Vec::len), Some(AGENTS), "{}", compared["name"]);

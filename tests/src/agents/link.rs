@@ -102,7 +102,7 @@ pub(crate) fn endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
 }
 
 /// An endpoint whose connections come from `from`, without keepalives.
-fn plain_endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
+pub(crate) fn plain_endpoint(url: &str, from: IpAddr) -> anyhow::Result<Endpoint> {
     let endpoint = Endpoint::from_shared(url.to_owned())?.local_address(Some(from));
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
 }

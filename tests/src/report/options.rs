@@ -23,7 +23,7 @@ Rows:
   11  where 100,000 streams go when one of 1,000 workers leaves or joins, beside Kafka
   12  slots unused in a rollout that replaces 100 workers, beside worker-operator's formula
   13  an agent: its program, its memory, its share of a core
-  14  one agent joins 2,000 with 100,000 streams
+  14  one agent joins 2,000 with 100,000 streams, beside a host that joins Dapr's placement
 
 Example:
   make bench

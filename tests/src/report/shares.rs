@@ -1,10 +1,12 @@
-//! How streams are shared out after one more agent has joined.
+//! How streams or keys are shared out after one more has joined those that own them.
 
-/// What a join changes.
-#[derive(Clone, Copy, Debug)]
+use serde::Deserialize;
+
+/// What each join changes.
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Shares {
-    /// Streams that went from one worker to another.
+    /// Streams or keys that went from one owner to another.
     pub(super) moved: usize,
-    /// Those of the worker that has most.
+    /// Those of the owner that has most.
     pub(super) most: usize,
 }
