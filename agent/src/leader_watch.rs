@@ -221,8 +221,8 @@ impl<C: Connect + Sync> Watcher<C> {
     }
 }
 
-/// The failures in a row after a watch that took this long. A failover ends a watch, and whoever
-/// leads next may have been asked in vain before.
+/// The failures in a row after a watch that took this long. A failover ends a watch, and a replica
+/// that was asked in vain before it may be a standby by now.
 fn failures_after(failures: u32, took: Duration, has_new_leader: bool) -> u32 {
     if has_new_leader || took >= backoff::RAN_WELL { 0 } else { failures.saturating_add(1) }
 }
