@@ -56,7 +56,8 @@ fn machine_paths(text: &str) -> Vec<usize> {
     found.map(|(index, _)| index + 1).collect()
 }
 
-/// Whether a text has an address. The sum of a Go module is none, and may begin with two slashes.
+/// Whether a text has an address. A checksum in `go.sum` looks like one where it begins with two
+/// slashes: `h1://`.
 fn has_address(text: &str) -> bool {
     text.replace(" h1://", " ").contains("://")
 }

@@ -92,7 +92,7 @@ impl Deployment {
             return DeploymentStep { creates: self.replicas.saturating_sub(total), deletes };
         }
         let (surge, unavailable) = self.limits.for_replicas(self.replicas);
-        let room = (self.replicas + surge).saturating_sub(total);
+        let room = self.replicas.saturating_add(surge).saturating_sub(total);
         let creates = self.replicas.saturating_sub(new).min(room);
         let surplus = new.saturating_sub(self.replicas);
         let mut deletes = self.lowest(|pod| self.is_new(pod), surplus, &rank);

@@ -13,7 +13,7 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem a
                      color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem \
                      .7rem;border-bottom:1px solid #ddd;text-align:right}td:first-child,\
                      th:first-child{text-align:left}svg{max-width:100%;height:auto;display:block;\
-                     margin:1rem 0}dt{font-weight:bold}";
+                     margin:1rem 0}.figures{overflow-x:auto}dt{font-weight:bold}";
 
 /// The file.
 ///
@@ -39,7 +39,9 @@ pub fn page(outcome: &Outcome) -> Result<String> {
 }
 
 fn write_cluster(html: &mut String, cluster: &ClusterOutcome) -> Result<()> {
-    writeln!(html, "<h2>Cluster {}</h2>\n<table>", escaped(&cluster.cluster))?;
+    // Twelve columns are wider than a narrow window.
+    let cluster_name = escaped(&cluster.cluster);
+    writeln!(html, "<h2>Cluster {cluster_name}</h2>\n<div class=\"figures\"><table>")?;
     html.push_str("<tr><th></th>");
     for (title, meaning) in FIGURES {
         write!(html, "<th title=\"{}\">{title}</th>", escaped(meaning))?;
@@ -52,7 +54,7 @@ fn write_cluster(html: &mut String, cluster: &ClusterOutcome) -> Result<()> {
         }
         html.push_str("</tr>\n");
     }
-    html.push_str("</table>\n");
+    html.push_str("</table></div>\n");
     for plot in plots::draw(cluster)? {
         html.push_str(&plot);
     }
