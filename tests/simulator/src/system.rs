@@ -147,6 +147,15 @@ impl<'a> View<'a> {
         self.replicas[replica].clock.local(self.t)
     }
 
+    /// Whether leases of an earlier agent of a pod's name may last, which no agent can report: they
+    /// keep a worker that leaves, until the leader has renewed its leadership after their end.
+    pub(crate) fn is_kept_by_earlier_agent(&self, pod: usize) -> bool {
+        let Some((leader, _)) = self.true_leader() else { return false };
+        let core = self.replicas[leader].core.as_ref();
+        let until = core.and_then(|core| core.unreported_until(&self.pods[pod].key));
+        until.is_some_and(|until| self.local_of_replica(leader) < until + self.profile.leadership)
+    }
+
     /// Whether a living pod's leases are judged: where the name alone decides, those of two pods of
     /// one name cannot be told apart.
     pub(crate) fn is_judged(&self, pod: usize) -> bool {

@@ -2,6 +2,7 @@
 //! in which they decide.
 
 mod cluster;
+mod stream;
 
 use leasehold_types::duration::format_short;
 use leasehold_types::message::DrainPhase;
@@ -9,15 +10,11 @@ use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey, counte
 
 use super::Query;
 use super::pool_targets::pool_shares;
-use super::views::{reason, stream_view};
 use crate::core::Core;
 use crate::desired::RolloutOrder;
 use crate::ledger::Account;
 use crate::observed::Worker;
-use crate::view::{
-    ClaimPhase, Explanation, PlannedPool, Presence, RefusedAgentView, StreamView, WhatIf,
-    WorkerView,
-};
+use crate::view::{Explanation, PlannedPool, Presence, RefusedAgentView, WhatIf, WorkerView};
 
 impl Core {
     /// Why a worker holds its leases; none if the worker is not known.
@@ -42,6 +39,7 @@ impl Query<'_> {
         let spec = cluster.spec();
         let mut facts = vec![presence(&view)];
         facts.extend(meanwhile(&view).filter(|_| spec.class.is_none()));
+        facts.extend(self.earlier_agent_fact(&view, now));
         facts.extend(version_fact(&view));
         facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
@@ -104,6 +102,30 @@ impl Query<'_> {
         let next_step = steps.chain(later).find(|step| !step.is_empty());
         let next_step = next_step.unwrap_or_default();
         Some(Explanation { summary, facts, next_step })
+    }
+
+    /// That leases of an earlier agent may last which the present one cannot report, if they may. A
+    /// worker that has nothing left leaves only after them.
+    fn earlier_agent_fact(&self, view: &WorkerView, now: Moment) -> Option<String> {
+        let unreported = self.ledger.unreported();
+        let exposure = unreported.exposure(&view.key)?;
+        let until = unreported.until(&view.key)?;
+        if view.presence == Presence::Unreported {
+            return None;
+        }
+        let end = if exposure.sets.is_timeless() {
+            "until the platform says that the worker is gone".to_owned()
+        } else {
+            format!("for at most {:.1} s more", until.since(now).as_secs_f64())
+        };
+        let leaves = match view.drain {
+            DrainPhase::Leaving => ", and the worker leaves after that",
+            _ => "",
+        };
+        Some(format!(
+            "its agent has lost its journal: leases that an earlier agent was granted may last \
+             {end}{leaves}"
+        ))
     }
 
     /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
@@ -219,61 +241,6 @@ impl Query<'_> {
                 "slots that count as used, because its earlier agent may still use them: {}",
                 account.committed()
             )
-        }
-    }
-
-    fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
-        let set = self.replica.sets().get(&key.set)?;
-        let at = set.position(&key.stream)?;
-        let planned = set.slot(at);
-        let on = planned.planned_on(&set.spec().cluster, self.ledger).map(|on| &on.name);
-        let view = stream_view(key.clone(), set, at, on, self.ledger.claims(key));
-        let mut facts = Vec::new();
-        match (&view.planned, planned.unplaced()) {
-            (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),
-            (None, Some(why)) => facts.push(format!("no worker may have it: {}", reason(why))),
-            (None, None) => facts.push("it is not planned yet".into()),
-        }
-        for claim in &view.claims {
-            let ends =
-                if claim.timeless { "never ends by time" } else { "ends by time unless renewed" };
-            let (worker, token) = (&claim.worker, claim.token);
-            let phase = phase(claim.phase);
-            facts.push(format!("{worker} may hold it under token {token}: {phase}; {ends}"));
-            if let Some(worker) = self.worker(&claim.worker, now) {
-                facts.push(presence(&worker));
-            }
-        }
-        let (all, heard) = (self.ledger.unreported(), self.replica.heard());
-        if let Some((worker, unreported)) = all.of_set(&key.set, heard) {
-            let timeless = unreported.exposure.sets.is_timeless();
-            let ends = if timeless {
-                "until it reports or is declared gone".into()
-            } else {
-                format!("for at most {:.1} s more", unreported.until.since(now).as_secs_f64())
-            };
-            facts.push(format!("{worker} may still hold it: it has not reported, {ends}"));
-        }
-        if let Some((until, worker)) = all.hold_of(&view.cluster, heard) {
-            let left = until.since(now).as_secs_f64();
-            facts.push(format!(
-                "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
-            ));
-        }
-        let summary = stream_summary(&view, planned.unplaced().map(reason));
-        Some(Explanation { summary, facts, next_step: self.stream_step(&view, now) })
-    }
-
-    /// What to do so that a stream gets to where the plan wants it.
-    fn stream_step(&self, view: &StreamView, now: Moment) -> String {
-        let holders = view.claims.iter().filter_map(|claim| self.worker(&claim.worker, now));
-        let steps = holders.map(|holder| worker_step(&holder));
-        match (steps.into_iter().find(|step| !step.is_empty()), &view.planned) {
-            (Some(step), _) => step,
-            (None, None) => {
-                format!("see what its workers have: leasehold workers {}", view.cluster)
-            }
-            (None, Some(_)) => String::new(),
         }
     }
 
@@ -447,22 +414,6 @@ fn share_summary(view: &WorkerView) -> String {
     }
 }
 
-fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
-    let key = &view.key;
-    let owner = view.claims.iter().find(|claim| {
-        claim.phase == ClaimPhase::Held && Some(&claim.worker.worker) == view.planned.as_ref()
-    });
-    match (owner, &view.planned, unplaced, view.claims.as_slice()) {
-        (Some(owner), ..) => format!("{key} is on {}, as planned", owner.worker.worker),
-        (None, Some(to), _, [from, ..]) => {
-            format!("{key} goes to {to} once {} has released it", from.worker.worker)
-        }
-        (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
-        (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
-        (None, None, None, _) => format!("{key} is not planned yet"),
-    }
-}
-
 fn presence(view: &WorkerView) -> String {
     let key = &view.key;
     let silent = view.silent_for.map_or(0.0, |silent| silent.as_secs_f64());
@@ -487,12 +438,4 @@ fn meanwhile(view: &WorkerView) -> Option<String> {
         }
     };
     Some(fact.into())
-}
-
-fn phase(phase: ClaimPhase) -> &'static str {
-    match phase {
-        ClaimPhase::Held => "owned",
-        ClaimPhase::Revoking => "revoked",
-        ClaimPhase::Lapsing => "revoked, and no longer renewed",
-    }
 }
