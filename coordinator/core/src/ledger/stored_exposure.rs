@@ -56,19 +56,17 @@ impl StoredExposure {
         (self.adopted, self.unwritten) = (true, false);
     }
 
-    /// The worker has another name. Returns the exposure that is to be stored under it: what is
-    /// stored, joined by `join` with what is being stored.
+    /// The worker has another name, and no entry under that yet. Returns what is stored under the
+    /// name before, joined by `join` with what is being stored.
     pub(crate) fn begin_rename(
         &mut self,
         join: impl FnOnce(&Exposure, &Exposure) -> Exposure,
     ) -> Exposure {
-        let exposure = match self.next.take() {
+        (self.adopted, self.unwritten) = (false, true);
+        match self.next.take() {
             Some(next) => join(&self.exposure, &next),
             None => self.exposure.clone(),
-        };
-        (self.adopted, self.unwritten) = (false, true);
-        self.next = Some(exposure.clone());
-        exposure
+        }
     }
 
     /// An entry was read when the term began.

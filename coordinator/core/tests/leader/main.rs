@@ -2,6 +2,7 @@
 //! leases while it is busy.
 
 mod fixture;
+mod former_agents;
 mod renewals;
 mod terms;
 mod unreadable;

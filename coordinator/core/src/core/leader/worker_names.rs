@@ -17,12 +17,13 @@
 
 use leasehold_types::message::Hello;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{AgentId, Moment, WorkerKey};
 
 use super::agent_rules::identity_of_occupant;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::Order;
+use crate::exposure::Exposure;
 use crate::observed::{Session, Worker};
 
 impl Leader {
@@ -32,9 +33,9 @@ impl Leader {
         if !self.agent_rules().is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
             return;
         }
-        let former = identity_of_occupant(key, self.facts()).map(|agent| key.former(agent));
+        let former = identity_of_occupant(key, self.facts());
         match former.filter(|_| self.agent_rules().may_keep_anything(key)) {
-            Some(former) => self.displace(key, &former, now),
+            Some(former) => self.displace(key, former, now),
             None => {
                 self.disconnect(key);
                 self.gone(key, now);
@@ -43,7 +44,8 @@ impl Leader {
     }
 
     /// Moves all that is known of a name's agent to a name of the agent's own, and drains it.
-    fn displace(&mut self, key: &WorkerKey, former: &WorkerKey, now: Moment) {
+    fn displace(&mut self, key: &WorkerKey, agent: AgentId, now: Moment) {
+        let former = &key.former(agent);
         self.lose_worker(key, now);
         let connected = self.observed(key).is_some_and(Worker::is_connected);
         if !connected {
@@ -68,7 +70,7 @@ impl Leader {
         self.outgoing.mark(key.clone());
         self.outgoing.mark_unanswered(former.clone());
         self.drain_changed(former);
-        self.write_former(former);
+        self.write_former(former, agent);
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
         self.schedule_silence_check(former);
         self.schedule_give_up(former);
@@ -76,13 +78,18 @@ impl Leader {
         self.plan_now(&key.cluster, now);
     }
 
-    /// Has all that a former agent may hold stored under its own name.
-    fn write_former(&mut self, former: &WorkerKey) {
+    /// Has all that a former agent may hold stored under its own name. It may hold more than was
+    /// stored under the name: it has reported jobs, and its first entry was not written. The
+    /// platform tells by its identity whether it is gone.
+    fn write_former(&mut self, former: &WorkerKey, agent: AgentId) {
         let lists = self.replica.lists();
         let Some(mut account) = self.ledger.account_mut(former) else { return };
-        let exposure = account
-            .entry_mut()
-            .begin_rename(|stored, next| lists.joined(&former.cluster, stored, next));
+        let committed = account.committed();
+        let entry = account.entry_mut();
+        let stored = entry.begin_rename(|stored, next| lists.joined(&former.cluster, stored, next));
+        let jobs_max = stored.jobs_max.max(committed);
+        let exposure = Exposure { jobs_max, identity: Some(agent), ..stored };
+        entry.begin_write(exposure.clone());
         let account_id = account.id();
         drop(account);
         self.order(Order::Register(vec![(former.clone(), account_id, exposure)]));
