@@ -217,6 +217,14 @@ impl ClusterState {
         self.pools.plan(&sources, budget)
     }
 
+    /// Whether the worker with this account can be sent slots, and is to have more than it has.
+    pub(super) fn lacks_slots(&self, name: &WorkerName, account: Option<&Account>) -> bool {
+        let worker = self.workers.get(name);
+        let worker = worker.filter(|worker| worker.is_working() && worker.is_connected());
+        let target = worker.and_then(Worker::target);
+        target.zip(account).is_some_and(|(target, account)| account.size_kept() < target)
+    }
+
     /// Adopts the size that the plan wants for a worker's pool. Returns whether it is to be sent,
     /// because the worker with this account has another one.
     pub(super) fn retarget(&mut self, name: &WorkerName, account: Option<&Account>) -> bool {

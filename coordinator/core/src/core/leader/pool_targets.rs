@@ -64,13 +64,19 @@ impl Leader {
         }
     }
 
-    /// Has as many waiting workers checked as there are free slots.
+    /// Has as many waiting workers checked as there are free slots. A worker that lacks none by now
+    /// uses up no slot: it has got its slots otherwise, or is to have fewer than when it was noted.
     pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
-        let free = self.grant_rules().free_slots(name).unwrap_or(0);
+        let mut free = self.grant_rules().free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        for _ in 0..free {
-            let Some(worker) = cluster.pools_mut().next_waiting() else { break };
-            self.outgoing.mark(WorkerKey { cluster: name.clone(), worker });
+        while free > 0
+            && let Some(worker) = cluster.pools_mut().next_waiting()
+        {
+            let key = WorkerKey { cluster: name.clone(), worker };
+            if cluster.lacks_slots(&key.worker, self.ledger.account(&key)) {
+                self.outgoing.mark(key);
+                free -= 1;
+            }
         }
     }
 
