@@ -12,7 +12,8 @@ CARGO_FLAGS = os.environ.get("CARGO_FLAGS", "").split()
 
 # Both cores and what tests them with deliberate faults: they are built once, with the faults.
 WITH_FAULTS = ["leasehold-types", "leasehold-agent-core", "leasehold-coordinator-core",
-               "leasehold-scenario", "leasehold-simulator", "leasehold-model"]
+               "leasehold-scenario", "leasehold-simulation", "leasehold-simulator",
+               "leasehold-model"]
 
 
 class BuildFailed(Exception):
