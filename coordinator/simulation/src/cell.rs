@@ -71,15 +71,21 @@ pub enum Happening {
         /// Under this token.
         token: Token,
     },
-    /// A worker is granted a stream.
+    /// A worker has a stream from now on.
     Granted {
         /// The worker.
         worker: WorkerNumber,
         /// The stream.
         stream: StreamKey,
     },
-    /// A worker's lease on a stream has ended.
-    Freed(StreamKey),
+    /// A worker has a stream no longer: it has released the stream, or its lease has ended. The
+    /// coordinator may not know it yet.
+    Freed {
+        /// The worker.
+        worker: WorkerNumber,
+        /// The stream.
+        stream: StreamKey,
+    },
 }
 
 /// A cell whose workers ask before each job.

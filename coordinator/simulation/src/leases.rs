@@ -90,14 +90,20 @@ impl<'a> Leases<'a> {
                     let first = || StreamState::new(start);
                     self.streams.entry(stream).or_insert_with(first).granted(worker, now);
                 }
-                Happening::Freed(stream) => {
+                Happening::Freed { worker, stream } => {
                     let now = self.now;
                     if let Some(state) = self.streams.get_mut(&stream) {
-                        state.unowned_since.get_or_insert(now);
+                        state.ended(worker, now);
                     }
                 }
             }
         }
+    }
+
+    /// Nothing of a worker runs any more: nobody works on the streams that it has.
+    fn end_streams_of(&mut self, worker: WorkerNumber) {
+        let now = self.now;
+        self.streams.values_mut().for_each(|stream| stream.ended(worker, now));
     }
 }
 
@@ -114,6 +120,13 @@ impl StreamState {
         self.owner = Some(worker);
         self.count_unowned(now);
         self.unowned_since = None;
+    }
+
+    /// A worker has it no longer, if that was the last owner.
+    fn ended(&mut self, worker: WorkerNumber, now: Moment) {
+        if self.owner == Some(worker) {
+            self.unowned_since.get_or_insert(now);
+        }
     }
 
     /// Counts the time without an owner up to now.
@@ -194,17 +207,17 @@ impl Slots for Leases<'_> {
 
     fn lose(&mut self, pod: PodNumber, now: Moment) {
         self.now = now;
-        let Some(worker) = self.workers.get(&pod) else { return };
-        self.cell.lose(*worker, now);
-        // Its leases outlast it, and nobody works on its streams meanwhile.
-        let owned = self.streams.values_mut().filter(|stream| stream.owner == Some(*worker));
-        owned.for_each(|stream| _ = stream.unowned_since.get_or_insert(now));
+        let Some(worker) = self.workers.get(&pod).copied() else { return };
+        self.cell.lose(worker, now);
+        // Its leases outlast it.
+        self.end_streams_of(worker);
     }
 
     fn forget(&mut self, pod: PodNumber, now: Moment) -> Result<()> {
         self.now = now;
-        if let Some(worker) = self.workers.get(&pod) {
-            self.cell.end_worker(*worker, now)?;
+        if let Some(worker) = self.workers.get(&pod).copied() {
+            self.cell.end_worker(worker, now)?;
+            self.end_streams_of(worker);
         }
         self.take_happenings();
         Ok(())

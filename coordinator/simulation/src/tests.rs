@@ -171,6 +171,23 @@ fn a_lost_worker_keeps_its_slots_and_a_failover_changes_nothing() {
     assert!((8.0..14.0).contains(&unowned), "{unowned}");
 }
 
+/// Leadership ends five minutes after the last renewal, and leases of 10 s soon after that.
+#[test]
+fn a_long_outage_ends_the_leases_of_all_streams_until_it_is_over() {
+    let unowned_max = |minutes: u32| {
+        let outage = format!("{{at: 1h, outage: {{for: {minutes}m}}}}");
+        let load = load(&load_file(&outage), &budgets_and_streams());
+        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+        let streams = run.streams.unwrap();
+        (streams.unowned_max_seconds, streams.unowned_seconds)
+    };
+    let (longest, all) = unowned_max(8);
+    assert!((165.0..200.0).contains(&longest), "{longest}");
+    assert!(all > 8.0 * 165.0, "each of the eight: {all}");
+    let (longest, _) = unowned_max(4);
+    assert!(longest < 8.0, "leadership outlasts it: {longest}");
+}
+
 #[test]
 fn a_lower_budget_ends_no_job_and_lets_none_begin() {
     let events = "{at: 30m, budget: {cluster: builds, maxJobs: 8}}";

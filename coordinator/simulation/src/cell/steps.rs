@@ -223,7 +223,13 @@ impl Cell {
                 self.happenings.push_back(Happening::Drained(worker));
             }
             AgentEffect::Superseded => bail!("worker {worker}: its agent is superseded"),
-            AgentEffect::Notice(AgentNotice::StreamGranted(..)) => agent.has_new_stream = true,
+            AgentEffect::Notice(AgentNotice::StreamGranted(stream, _)) => {
+                agent.has_new_stream = true;
+                self.happenings.push_back(Happening::Granted { worker, stream });
+            }
+            AgentEffect::Notice(
+                AgentNotice::StreamReleased(stream, _) | AgentNotice::StreamExpired(stream, _),
+            ) => self.happenings.push_back(Happening::Freed { worker, stream }),
             AgentEffect::Notice(AgentNotice::StreamRevoked(stream, token)) => {
                 self.happenings.push_back(Happening::Revoked { worker, stream, token });
             }
@@ -333,15 +339,7 @@ impl Cell {
 
     fn note(&mut self, notice: Notice) -> Result<()> {
         match notice {
-            Notice::StreamGranted { worker, stream, .. } => {
-                self.be_exact_for_streams();
-                let known = self.numbers.get(&worker).copied();
-                let granted = known.map(|worker| Happening::Granted { worker, stream });
-                self.happenings.extend(granted);
-            }
-            Notice::StreamFreed { stream, .. } => {
-                self.happenings.push_back(Happening::Freed(stream));
-            }
+            Notice::StreamGranted { .. } => self.be_exact_for_streams(),
             Notice::ProtocolViolation { worker, rule } => {
                 bail!("worker {worker}: its agent breaks a rule: {rule}");
             }
