@@ -47,8 +47,12 @@ impl Autoscaler {
             // Within u32: jobs are at most some millions, and the target is 0.01 at least.
             (jobs / self.target).ceil() as u32
         };
+        if self.recommendations.is_empty() {
+            // It begins as if it had wanted what it finds.
+            self.recommendations.push_back((now, replicas));
+        }
         self.recommendations.push_back((now, wanted));
-        while self.recommendations.front().is_some_and(|(at, _)| *at + STABILIZATION < now) {
+        while self.recommendations.front().is_some_and(|(at, _)| *at + STABILIZATION <= now) {
             self.recommendations.pop_front();
         }
         let highest = self.recommendations.iter().map(|(_, wanted)| *wanted).max();
@@ -57,7 +61,8 @@ impl Autoscaler {
         } else {
             highest.unwrap_or(wanted).min(replicas)
         };
-        stable.min(self.replicas_max).max(self.replicas_min)
+        // A budget that is lowered may leave room for fewer than the least.
+        stable.max(self.replicas_min).min(self.replicas_max)
     }
 }
 
@@ -92,10 +97,23 @@ mod tests {
 
     #[test]
     fn it_scales_in_once_nothing_above_was_wanted_for_five_minutes() {
-        let looks = [50].into_iter().chain(std::iter::repeat_n(5, 22));
+        // 20 looks are five minutes, for which what it has found holds back a scale-in, too.
+        let replicas = followed([5; 22]);
+        assert_eq!(replicas[..20], [10; 20]);
+        assert_eq!(replicas[20..], [2, 2], "the least");
+        let looks = [5].into_iter().chain([60]).chain(std::iter::repeat_n(5, 21));
         let replicas = followed(looks);
-        // 20 looks are five minutes.
-        assert_eq!(replicas[..21], [10; 21]);
-        assert_eq!(replicas[21..], [2, 2], "the least");
+        assert_eq!((replicas[0], &replicas[1..21]), (10, [12; 20].as_slice()));
+        assert_eq!(replicas[21..], [2, 2], "five minutes after it wanted 12");
+    }
+
+    #[test]
+    fn it_keeps_below_the_most_even_where_that_is_below_the_least() {
+        let mut scaler = Autoscaler::new(5.0, 6, 40);
+        scaler.set_replicas_max(4);
+        for (look, jobs) in [0.0, 100.0].into_iter().enumerate() {
+            let now = Moment(1) + SYNC_PERIOD * look as u32;
+            assert_eq!(scaler.replicas(jobs, 10, now), 4, "{jobs} jobs");
+        }
     }
 }

@@ -15,7 +15,7 @@ use leasehold_types::Moment;
 use crate::autoscaler::{Autoscaler, SYNC_PERIOD};
 use crate::deployment::{Deployment, PodNumber};
 use crate::jobs::{Job, JobQueue, JobSource, WaitingJob};
-use crate::load::{ClusterLoad, Load};
+use crate::load::{AutoscalerLoad, ClusterLoad, Load};
 use crate::record::{Course, JobFigures, Recorder, StreamFigures};
 use crate::schedule::Schedule;
 use crate::slots::{SlotChange, Slots};
@@ -208,8 +208,8 @@ impl<'a, S: Slots> Fleet<'a, S> {
             state.deployment.set_replicas(fitting);
             if self.scaling == Scaling::Autoscaler {
                 let most = jobs.autoscaler.replicas_max.unwrap_or(fitting);
-                let least = jobs.autoscaler.replicas_min.min(most);
-                state.autoscaler = Some(Autoscaler::new(jobs.autoscaler.target, least, most));
+                let AutoscalerLoad { replicas_min, target, .. } = jobs.autoscaler;
+                state.autoscaler = Some(Autoscaler::new(target, replicas_min, most));
                 self.schedule.add(self.now + SYNC_PERIOD, Step::Scale(cluster));
             }
         }

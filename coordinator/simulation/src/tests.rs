@@ -283,6 +283,11 @@ fn what_is_wrong_with_a_load_is_named_with_its_place_and_what_to_do() {
             "events[0].scale.workers: is 0, but must be from 1 to 20000",
         ),
         (
+            format!("{good}  deployment: {{pool: 21}}\n"),
+            "load.yaml:6:22: clusters[0].deployment.pool: is 21, so that one pod alone would \
+             exceed the budget: lower it to maxJobs (20) or less",
+        ),
+        (
             good.replace("perHour: 6", "perHour: 10000000"),
             "clusters: get about 10000000 jobs together, more than 5000000: lower the rates",
         ),

@@ -206,6 +206,12 @@ impl Checker<'_> {
         if !(1..=JOBS_PER_WORKER_MAX).contains(&pool) {
             let message = format!("is {pool}, but must be from 1 to {JOBS_PER_WORKER_MAX}");
             self.blame(&format!("{at}.deployment.pool"), message);
+        } else if pool > budget {
+            let message = format!(
+                "is {pool}, so that one pod alone would exceed the budget: lower it to maxJobs \
+                 ({budget}) or less"
+            );
+            self.blame(&format!("{at}.deployment.pool"), message);
         }
         let grace_period = spec.deployment.grace_period.map_or(GRACE_PERIOD, |grace| grace.0);
         let scaler = &spec.autoscaler;
