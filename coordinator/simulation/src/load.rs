@@ -158,6 +158,43 @@ impl DeploymentLoad {
     /// The most pods whose pools are together within a budget, and not more than `workers`; at
     /// least one.
     pub(crate) fn replicas_for(&self, budget: u32, workers: u32) -> u32 {
-        (budget / self.pool).min(workers).max(1)
+        replicas_for(self.pool, budget, workers)
+    }
+}
+
+/// The pool of a pod where none is given: a worker's part of the budget, rounded down or up, so
+/// that the pods use more of it; at least 1. Of the two that use as much it is the smaller one.
+fn default_pool(budget: u32, workers: u32) -> u32 {
+    let workers = workers.max(1);
+    let down = (budget / workers).max(1);
+    let up = budget.div_ceil(workers).max(1);
+    let used = |pool: u32| pool * replicas_for(pool, budget, workers);
+    if used(up) > used(down) { up } else { down }
+}
+
+/// See [`DeploymentLoad::replicas_for`].
+fn replicas_for(pool: u32, budget: u32, workers: u32) -> u32 {
+    (budget / pool).min(workers).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_have_the_pool_that_uses_more_of_the_budget() {
+        // Six pods of one job use 6 of 10, and five of two jobs all.
+        for ((budget, workers), (pool, replicas)) in [
+            ((10, 6), (2, 5)),
+            ((10, 3), (3, 3)),
+            ((20, 5), (4, 5)),
+            ((9, 2), (4, 2)),
+            ((3, 7), (1, 3)),
+        ] {
+            let found = default_pool(budget, workers);
+            let deployment = DeploymentLoad { pool: found, grace_period: Duration::ZERO };
+            let found = (found, deployment.replicas_for(budget, workers));
+            assert_eq!(found, (pool, replicas), "{budget} jobs on {workers} workers");
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::spec::{
 };
 use super::{
     Arrivals, AutoscalerLoad, ClusterLoad, DeploymentLoad, Distribution, FleetEvent, JobLoad, Load,
-    RolloutLimits, TimedEvent, samples,
+    RolloutLimits, TimedEvent, default_pool, samples,
 };
 
 /// The longest simulation.
@@ -202,7 +202,7 @@ impl Checker<'_> {
         };
         let budget = load.spec.jobs_max;
         let workers = load.workers_for(budget);
-        let pool = spec.deployment.pool.unwrap_or_else(|| (budget / workers.max(1)).max(1));
+        let pool = spec.deployment.pool.unwrap_or_else(|| default_pool(budget, workers));
         if !(1..=JOBS_PER_WORKER_MAX).contains(&pool) {
             let message = format!("is {pool}, but must be from 1 to {JOBS_PER_WORKER_MAX}");
             self.blame(&format!("{at}.deployment.pool"), message);
