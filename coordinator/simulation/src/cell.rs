@@ -289,9 +289,7 @@ impl Cell {
     /// The machine of a worker is lost: nothing of the worker runs, and nobody is told.
     pub fn lose(&mut self, worker: WorkerNumber, now: Moment) {
         self.begin(now);
-        let cluster = &self.agents[worker].key.cluster;
-        let given_up = self.desired.clusters.get(cluster).and_then(|cluster| cluster.lost_after);
-        self.be_exact_for(given_up.unwrap_or_default());
+        self.be_exact_for(Duration::ZERO);
         self.end_processes(worker, WorkerPhase::Lost, KEEPALIVE);
     }
 
@@ -392,6 +390,18 @@ impl Cell {
         if self.has_streams() {
             self.be_exact_for(Duration::ZERO);
         }
+    }
+
+    /// Whether a coordinator is to give a lost worker up at its time: a leader counts that from
+    /// its own beginning, so that a failover puts it off.
+    fn awaits_give_up(&self) -> bool {
+        self.store.workers().any(|key| {
+            let number = self.numbers.get(key);
+            let is_lost =
+                number.is_some_and(|number| self.agents[*number].phase == WorkerPhase::Lost);
+            let cluster = self.desired.clusters.get(&key.cluster);
+            is_lost && cluster.is_some_and(|cluster| cluster.lost_after.is_some())
+        })
     }
 }
 

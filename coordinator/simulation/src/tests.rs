@@ -171,6 +171,31 @@ fn a_lost_worker_keeps_its_slots_and_a_failover_changes_nothing() {
     assert!((8.0..14.0).contains(&unowned), "{unowned}");
 }
 
+/// Six workers, one of which is lost: the others could have all slots of the budget.
+#[test]
+fn a_lost_worker_is_given_up_in_time_after_a_failover_too() {
+    let mut desired = budgets();
+    for cluster in desired.clusters.values_mut() {
+        Arc::make_mut(cluster).lost_after = Some(5 * 60 * SECOND);
+    }
+    let lose = "{at: 30m, lose: {cluster: builds, workers: 1, replacedAfter: 2h}}";
+    let wasted = |events: &str| {
+        let text = load_file(events).replace("- name: builds", "- name: builds\n  workers: 6");
+        let load = load(&text, &desired);
+        figures(&load, Side::Leasehold).wasted_slot_seconds
+    };
+    let undisturbed = wasted("");
+    // Its three or four slots for five minutes. With the failover the next leader counts again from
+    // the end of what its predecessor granted, which is five minutes after the last renewal.
+    for (events, expected) in [
+        (lose.to_owned(), 600.0..1_500.0),
+        (format!("{lose}, {{at: 34m, failover: {{}}}}"), 2_400.0..3_700.0),
+    ] {
+        let more = wasted(&events) - undisturbed;
+        assert!(expected.contains(&more), "{events}: {more}");
+    }
+}
+
 /// Leadership ends five minutes after the last renewal, and leases of 10 s soon after that.
 #[test]
 fn a_long_outage_ends_the_leases_of_all_streams_until_it_is_over() {

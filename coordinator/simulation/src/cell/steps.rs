@@ -58,9 +58,10 @@ impl Cell {
         self.wakeups.next_at().map(|at| self.clock.reaches(at))
     }
 
-    /// From now on the cores' clock runs slower, unless there is something that leases end by.
+    /// From now on the cores' clock runs slower, unless there is something that leases or accounts
+    /// end by.
     fn slow_down(&mut self) {
-        if self.store.is_led() && !self.store.is_away() {
+        if self.store.is_led() && !self.store.is_away() && !self.awaits_give_up() {
             self.clock.set_slowdown(SLOWDOWN, self.now);
         } else {
             self.be_exact_for(Duration::ZERO);
