@@ -65,6 +65,8 @@ enum Step {
     Ready(PodNumber),
     /// The platform notices that a pod's machine is lost.
     Replace(PodNumber),
+    /// The platform says that nothing of a lost machine runs.
+    Gone(PodNumber),
     /// The event of this number in the load happens.
     Event(usize),
     /// The API server may be back.
@@ -101,7 +103,7 @@ enum PodPhase {
     Ready,
     /// It was deleted, and its jobs go on.
     Stopping,
-    /// Its machine is lost, and the platform does not know it.
+    /// Its machine is lost, and it is not replaced.
     Lost,
     Ended,
 }
@@ -232,6 +234,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
                 self.reconcile(self.pods[pod].cluster)
             }
             Step::Replace(pod) => self.replace(pod, step),
+            Step::Gone(pod) => self.gone(pod, step),
             Step::Event(index) => self.take_event(index, step),
             Step::ApiServerBack => self.end_outage(),
             Step::Scale(cluster) => self.autoscale(cluster),

@@ -97,8 +97,9 @@ pub(crate) enum FleetEvent {
     Rollout { cluster: usize, limits: RolloutLimits },
     /// A cluster has another number of workers.
     Scale { cluster: usize, workers: u32 },
-    /// Machines are lost, each with a worker, and their pods are replaced this much later.
-    Lose { cluster: usize, workers: u32, replaced_after: Duration },
+    /// Machines are lost, each with a worker. Their pods are replaced this much later, and the
+    /// platform says that nothing of them runs so much later, which is not before that.
+    Lose { cluster: usize, workers: u32, replaced_after: Duration, gone_after: Duration },
     /// The leading coordinator is killed, and another one takes over this much later.
     Failover { after: Duration },
     /// The API server does not answer for this long.

@@ -171,6 +171,20 @@ fn a_lost_worker_keeps_its_slots_and_a_failover_changes_nothing() {
     assert!((8.0..14.0).contains(&unowned), "{unowned}");
 }
 
+/// On Kubernetes its Node is deleted, or somebody says it, maybe long after the pod is replaced.
+#[test]
+fn a_lost_workers_slots_are_free_when_the_platform_says_that_it_is_gone() {
+    let wasted = |gone: &str| {
+        let lose =
+            format!("{{at: 30m, lose: {{cluster: builds, workers: 1, replacedAfter: 10m{gone}}}}}");
+        let load = load(&load_file(&lose), &budgets());
+        figures(&load, Side::Leasehold).wasted_slot_seconds
+    };
+    let more = wasted(", goneAfter: 30m") - wasted("");
+    // Four slots for twenty minutes, while jobs wait.
+    assert!((4_000.0..5_500.0).contains(&more), "{more}");
+}
+
 /// Six workers, one of which is lost: the others could have all slots of the budget.
 #[test]
 fn a_lost_worker_is_given_up_in_time_after_a_failover_too() {
@@ -306,6 +320,11 @@ fn what_is_wrong_with_a_load_is_named_with_its_place_and_what_to_do() {
         (
             format!("{good}events:\n- {{at: 1m, scale: {{cluster: builds, workers: 0}}}}\n"),
             "events[0].scale.workers: is 0, but must be from 1 to 20000",
+        ),
+        (
+            good.clone()
+                + "events:\n- {at: 1m, lose: {cluster: builds, workers: 1, goneAfter: 5m}}\n",
+            "events[0].lose.goneAfter: is before replacedAfter (5m50s): raise it",
         ),
         (
             format!("{good}  deployment: {{pool: 21}}\n"),

@@ -33,9 +33,10 @@ impl<S: Slots> Fleet<'_, S> {
                 self.clusters[cluster].workers = Some(workers);
                 self.set_replicas(cluster)
             }
-            FleetEvent::Lose { cluster, workers, replaced_after } => {
+            FleetEvent::Lose { cluster, workers, replaced_after, gone_after } => {
                 for pod in self.lose_pods(cluster, workers)? {
                     self.schedule.add(self.now + replaced_after, Step::Replace(pod));
+                    self.schedule.add(self.now + gone_after, Step::Gone(pod));
                 }
                 Ok(())
             }

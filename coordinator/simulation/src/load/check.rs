@@ -24,12 +24,13 @@ const ARRIVALS_MAX: f64 = 5_000_000.0;
 /// The rates of arrivals, in jobs an hour, other than 0.
 const PER_HOUR_MIN: f64 = 0.001;
 const PER_HOUR_MAX: f64 = 10_000_000.0;
-/// What Kubernetes takes where nothing is given.
+/// How long a worker takes to start where nothing is given: a guess.
 const STARTUP: Duration = Duration::from_secs(30);
+/// What Kubernetes takes where nothing is given.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);
 const ROLLOUT_LIMIT: CountOrPercent = CountOrPercent::Percent(25);
-/// A node counts as away after 40 s, and its pods are evicted 5 minutes later.
-const REPLACED_AFTER: Duration = Duration::from_secs(340);
+/// A node counts as away after 50 s, and its pods are evicted 5 minutes later.
+const REPLACED_AFTER: Duration = Duration::from_secs(350);
 /// How long a failover takes where nothing is given.
 const FAILOVER_AFTER: Duration = Duration::from_secs(2);
 
@@ -374,7 +375,13 @@ impl Checker<'_> {
                 let cluster = self.place(&field, &lose.cluster, clusters)?;
                 let workers = self.workers(&field, lose.workers)?;
                 let replaced_after = lose.replaced_after.map_or(REPLACED_AFTER, |after| after.0);
-                FleetEvent::Lose { cluster, workers, replaced_after }
+                let gone_after = lose.gone_after.map_or(replaced_after, |after| after.0);
+                if gone_after < replaced_after {
+                    let replaced = duration::format(replaced_after);
+                    let message = format!("is before replacedAfter ({replaced}): raise it");
+                    self.blame(&format!("{field}.goneAfter"), message);
+                }
+                FleetEvent::Lose { cluster, workers, replaced_after, gone_after }
             }
             (None, None, None, Some(failover), None, None) => {
                 let after = failover.after.map_or(FAILOVER_AFTER, |after| after.0);

@@ -158,6 +158,8 @@ pub(super) struct LoseSpec {
     pub(super) workers: u32,
     #[serde(default)]
     pub(super) replaced_after: Option<ManifestDuration>,
+    #[serde(default)]
+    pub(super) gone_after: Option<ManifestDuration>,
 }
 
 #[derive(Debug, Deserialize)]
