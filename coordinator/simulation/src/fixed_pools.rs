@@ -11,7 +11,7 @@ use crate::deployment::PodNumber;
 use crate::load::DeploymentLoad;
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
-use crate::slots::{SlotChange, Slots};
+use crate::slots::{SlotChange, Slots, StopCause};
 
 /// The pools of a fleet.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Slots for FixedPools {
         Ok(())
     }
 
-    fn stop(&mut self, pod: PodNumber, now: Moment) -> Result<()> {
+    fn stop(&mut self, pod: PodNumber, _: StopCause, now: Moment) -> Result<()> {
         let Some(pool) = self.pools.get_mut(&pod) else { return Ok(()) };
         pool.is_stopped = true;
         if pool.running == 0 {

@@ -13,7 +13,10 @@ use crate::deployment::PodNumber;
 use crate::load::Load;
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
-use crate::slots::{SlotChange, Slots};
+use crate::slots::{SlotChange, Slots, StopCause};
+
+/// What the operator adds to the deadline of a drain for `terminationGracePeriodSeconds`.
+const GRACE_BEYOND_DRAIN: Duration = Duration::from_secs(30);
 
 /// The leases of a fleet.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct Leases<'a> {
     pods: Vec<(PodNumber, usize)>,
     /// Streams that workers are about to release.
     releases: Schedule<(WorkerNumber, StreamKey, Token)>,
+    /// The ends of the grace periods of pods that a rollout replaces. Most pods have ended by then.
+    kills: Schedule<PodNumber>,
     changes: VecDeque<SlotChange>,
     start: Moment,
     now: Moment,
@@ -63,6 +68,7 @@ impl<'a> Leases<'a> {
             workers: BTreeMap::new(),
             pods: Vec::new(),
             releases: Schedule::new(start),
+            kills: Schedule::new(start),
             changes: VecDeque::new(),
             start,
             now: start,
@@ -139,7 +145,8 @@ impl StreamState {
 
 impl Slots for Leases<'_> {
     fn next_at(&self) -> Option<Moment> {
-        [self.cell.next_at(), self.releases.next_at()].into_iter().flatten().min()
+        let next = [self.cell.next_at(), self.releases.next_at(), self.kills.next_at()];
+        next.into_iter().flatten().min()
     }
 
     fn step(&mut self) -> Result<()> {
@@ -147,8 +154,12 @@ impl Slots for Leases<'_> {
         self.now = at;
         if self.cell.next_at().is_some_and(|next| next <= at) {
             self.cell.step()?;
-        } else if let Some((worker, stream, token)) = self.releases.take_next() {
+        } else if self.releases.next_at().is_some_and(|next| next <= at)
+            && let Some((worker, stream, token)) = self.releases.take_next()
+        {
             self.cell.release(worker, &stream, token, at)?;
+        } else if let Some(pod) = self.kills.take_next() {
+            self.changes.push_back(SlotChange::Ended(pod));
         }
         self.take_happenings();
         Ok(())
@@ -196,10 +207,15 @@ impl Slots for Leases<'_> {
         Ok(())
     }
 
-    fn stop(&mut self, pod: PodNumber, now: Moment) -> Result<()> {
+    fn stop(&mut self, pod: PodNumber, cause: StopCause, now: Moment) -> Result<()> {
         self.now = now;
         if let Some(worker) = self.workers.get(&pod) {
+            let (_, cluster) = self.pods[*worker];
             self.cell.drain(*worker, now)?;
+            if cause == StopCause::Rollout {
+                let drain_deadline = self.load.clusters[cluster].spec.drain_deadline;
+                self.kills.add(now + drain_deadline + GRACE_BEYOND_DRAIN, pod);
+            }
         }
         self.take_happenings();
         Ok(())

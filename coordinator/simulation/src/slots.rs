@@ -17,6 +17,15 @@ pub(crate) enum SlotChange {
     Ended(PodNumber),
 }
 
+/// Why a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    /// A rollout replaces it.
+    Rollout,
+    /// There are to be fewer pods.
+    ScaleIn,
+}
+
 /// A source of slots. All calls are at moments that do not go back.
 pub(crate) trait Slots {
     /// When something happens next by itself.
@@ -42,7 +51,7 @@ pub(crate) trait Slots {
     fn end_job(&mut self, pod: PodNumber, job: u64, now: Moment) -> Result<()>;
 
     /// A pod is deleted: it begins no job, and ends once its jobs have ended, or are killed.
-    fn stop(&mut self, pod: PodNumber, now: Moment) -> Result<()>;
+    fn stop(&mut self, pod: PodNumber, cause: StopCause, now: Moment) -> Result<()>;
 
     /// The machine of a pod is lost.
     fn lose(&mut self, pod: PodNumber, now: Moment);

@@ -12,9 +12,14 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster `builds` of 20 jobs, 4 for each worker.
+/// A cluster `builds` of 20 jobs, 4 for each worker. No job runs as long as its drains may take.
 fn budgets() -> Desired {
-    let cluster = Cluster { jobs_max: 20, jobs_per_worker_max: 4, ..Cluster::example() };
+    let cluster = Cluster {
+        jobs_max: 20,
+        jobs_per_worker_max: 4,
+        drain_deadline: 7_200 * SECOND,
+        ..Cluster::example()
+    };
     let name = ClusterName::new("builds").unwrap();
     Desired { clusters: [(name, Arc::new(cluster))].into(), ..Desired::default() }
 }
@@ -107,6 +112,28 @@ fn leases_kill_no_job_in_a_rollout_and_every_job_ends() {
     assert!(figures.arrived > 150, "{figures:?}");
     assert!(figures.arrived - figures.ended < 20, "the last ones still run: {figures:?}");
     assert!(figures.workers_max > 5, "old workers run beside new ones: {figures:?}");
+}
+
+/// Kubernetes gives the pods of a rollout a grace period. A scale-in waits for their jobs.
+#[test]
+fn jobs_that_outlast_the_grace_period_are_killed_in_a_rollout_and_not_in_a_scale_in() {
+    let mut desired = budgets();
+    for cluster in desired.clusters.values_mut() {
+        Arc::make_mut(cluster).drain_deadline = 5 * 60 * SECOND;
+    }
+    let run = |events: &str| {
+        let load = load(&load_file(events), &desired);
+        let figures = figures(&load, Side::Leasehold);
+        assert_eq!(above_budget(&figures), (0.0, 0), "{events}: {figures:?}");
+        figures
+    };
+    let rollout = run(ROLLOUT);
+    assert!(rollout.killed > 0, "jobs run for up to an hour: {rollout:?}");
+    // None of them began after its pod was deleted: each had run for the grace period at least.
+    let each = rollout.killed_job_seconds / rollout.killed as f64;
+    assert!(each > 330.0, "{each} s on average: {rollout:?}");
+    let scale_in = run("{at: 30m, scale: {cluster: builds, workers: 2}}");
+    assert_eq!(scale_in.killed, 0, "{scale_in:?}");
 }
 
 #[test]

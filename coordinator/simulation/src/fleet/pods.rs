@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::{Fleet, Pod, PodPhase, RunningJob, Scaling, Step};
 use crate::deployment::{DeploymentStep, PodNumber};
 use crate::jobs::WaitingJob;
-use crate::slots::Slots;
+use crate::slots::{Slots, StopCause};
 
 impl<S: Slots> Fleet<'_, S> {
     /// Creates a pod, which is not ready.
@@ -61,15 +61,17 @@ impl<S: Slots> Fleet<'_, S> {
 
     /// A pod is deleted: it takes no job any more, and ends when it can.
     fn delete_pod(&mut self, pod: PodNumber) -> Result<()> {
-        let Pod { cluster, phase, .. } = &mut self.pods[pod];
+        let Pod { cluster, generation, phase, .. } = &mut self.pods[pod];
         let state = &mut self.clusters[*cluster];
         state.deployment.removed(pod);
+        let is_old = *generation < state.deployment.revision();
+        let cause = if is_old { StopCause::Rollout } else { StopCause::ScaleIn };
         match phase {
             PodPhase::Starting => *phase = PodPhase::Ended,
             PodPhase::Ready => {
                 *phase = PodPhase::Stopping;
                 state.free.set(pod, false);
-                self.slots.stop(pod, self.now)?;
+                self.slots.stop(pod, cause, self.now)?;
             }
             PodPhase::Stopping | PodPhase::Lost | PodPhase::Ended => {}
         }
