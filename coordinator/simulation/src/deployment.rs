@@ -2,6 +2,7 @@
 //! deletes, when it is scaled and during a rolling update. A pod that is deleted counts no more,
 //! though it may run on for a while.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use leasehold_manifest::CountOrPercent;
@@ -80,7 +81,7 @@ impl Deployment {
     }
 
     /// What the controller does now. Of pods that are alike, that of the lowest `rank` is deleted
-    /// first.
+    /// first in a scale-in, and the newest one during a rollout.
     pub(crate) fn next_step<K: Ord>(&self, rank: impl Fn(PodNumber) -> K) -> DeploymentStep {
         let pods = self.pods.values();
         let new = pods.clone().filter(|pod| self.is_new(pod)).count() as u32;
@@ -95,14 +96,16 @@ impl Deployment {
         let room = self.replicas.saturating_add(surge).saturating_sub(total);
         let creates = self.replicas.saturating_sub(new).min(room);
         let surplus = new.saturating_sub(self.replicas);
-        let mut deletes = self.lowest(|pod| self.is_new(pod), surplus, &rank);
+        let mut deletes = self.lowest(|pod| self.is_new(pod), surplus, Reverse);
         let ready_min = self.replicas.saturating_sub(unavailable);
         let deletable = total.saturating_sub(ready_min + new_starting as u32);
         if deletable > 0 {
             // Old pods that are not ready go first, since nobody misses them.
-            deletes.extend(self.lowest(|pod| !self.is_new(pod) && !pod.is_ready, deletable, &rank));
+            let is_starting = |pod: &PodState| !self.is_new(pod) && !pod.is_ready;
+            deletes.extend(self.lowest(is_starting, deletable, Reverse));
             let spare = ready.saturating_sub(ready_min);
-            deletes.extend(self.lowest(|pod| !self.is_new(pod) && pod.is_ready, spare, &rank));
+            let is_serving = |pod: &PodState| !self.is_new(pod) && pod.is_ready;
+            deletes.extend(self.lowest(is_serving, spare, Reverse));
         }
         DeploymentStep { creates, deletes }
     }
@@ -149,8 +152,6 @@ impl RolloutLimits {
 
 #[cfg(test)]
 mod tests {
-    use std::cmp::Reverse;
-
     use super::*;
 
     /// Carries out steps until nothing is left to do. Returns how many pods were created, and which
@@ -204,6 +205,20 @@ mod tests {
             assert!(deployment.pods.len() <= 13);
         }
         assert_eq!((deleted, deployment.pods.len(), next), (10, 10, 20));
+    }
+
+    #[test]
+    fn ranks_choose_the_pods_of_a_scale_in_and_not_those_of_a_rollout() {
+        let (mut deployment, mut next) = (Deployment::new(4), 0);
+        settle(&mut deployment, &mut next);
+        ready(&mut deployment, 0..4);
+        let oldest_first = |pod: PodNumber| pod;
+        deployment.set_replicas(3);
+        assert_eq!(deployment.next_step(oldest_first).deletes, [0]);
+        deployment.set_replicas(4);
+        let (max_surge, max_unavailable) = (CountOrPercent::Count(0), CountOrPercent::Count(1));
+        deployment.begin_rollout(RolloutLimits { max_surge, max_unavailable });
+        assert_eq!(deployment.next_step(oldest_first).deletes, [3]);
     }
 
     #[test]

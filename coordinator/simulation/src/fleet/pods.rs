@@ -36,7 +36,8 @@ impl<S: Slots> Fleet<'_, S> {
     pub(super) fn reconcile(&mut self, cluster: usize) -> Result<()> {
         while self.away_until.is_none() {
             let pods = &self.pods;
-            // The operator has idle pods deleted first; a ReplicaSet deletes the newest ones.
+            // In a scale-in the operator has idle pods deleted first; a ReplicaSet deletes the
+            // newest ones.
             let counts_jobs = self.scaling == Scaling::Workers;
             let rank = |pod: PodNumber| {
                 let jobs = if counts_jobs { pods[pod].jobs.len() } else { 0 };
