@@ -61,14 +61,14 @@ pub struct SideOutcome {
 /// [`SideOutcome::figures`] are in this order.
 pub const FIGURES: [(&str, &str); 12] = [
     ("ENDED", "jobs that ran to their end"),
-    ("P50", "half of the jobs waited no longer than this before they began"),
-    ("P99", "99 of 100 jobs waited no longer"),
+    ("P50", "half of the jobs that began waited no longer than this before"),
+    ("P99", "99 of 100 jobs that began waited no longer"),
     ("LONGEST", "no job that began waited longer"),
     ("QUEUE", "the most jobs that waited at once"),
     ("PEAK", "the most jobs that ran at once"),
     ("ABOVE", "the most of them above the budget"),
     ("KILLED", "jobs that were killed, and began again"),
-    ("USED", "the part of the budget in which jobs ran, over the whole time"),
+    ("USED", "the part of the budget in which jobs ran, killed ones too, over the whole time"),
     ("WASTED", "hours of slots of the budget in which no job ran although one waited"),
     ("WORKERS", "the most workers at once, those that end included"),
     ("MOVES", "how often a stream went from one worker to another"),

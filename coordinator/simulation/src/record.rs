@@ -38,8 +38,8 @@ pub struct JobFigures {
     pub above_budget_max: u32,
     /// The jobs above the budget, summed over seconds.
     pub above_budget_slot_seconds: f64,
-    /// The part of the budget in which jobs ran, over the whole time: from 0 to 1, and above where
-    /// the budget was exceeded.
+    /// The part of the budget in which jobs ran, those that were killed included, over the whole
+    /// time: from 0 to 1, and above where the budget was exceeded.
     pub utilization: f64,
     /// The slots of the budget in which no job ran although one waited, summed over seconds.
     pub wasted_slot_seconds: f64,
@@ -280,6 +280,19 @@ mod tests {
         assert_eq!(figures.utilization, running / (2.0 * 480.0));
         assert_eq!((course.running[29], course.running[30], course.running[479]), (1, 3, 1));
         assert_eq!((course.waiting[9], course.waiting[10], course.waiting[30]), (0, 3, 0));
+    }
+
+    #[test]
+    fn jobs_that_never_begin_are_in_no_wait_and_killed_ones_use_slots() {
+        let mut recorder = Recorder::new(1, START, at(480));
+        (0..2).for_each(|_| recorder.arrived());
+        recorder.set_waiting(2, at(0));
+        recorder.begin(Some(Duration::ZERO), at(0));
+        recorder.set_waiting(1, at(0));
+        recorder.kill(Duration::from_secs(240), at(240));
+        let (figures, _) = recorder.finish();
+        assert_eq!((figures.wait_max_seconds, figures.waiting), (0.0, 1));
+        assert_eq!(figures.utilization, 0.5);
     }
 
     #[test]
