@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline, StreamSet};
-use leasehold_types::{ClusterName, NodeName, PipelineName, SetName, nearest};
+use leasehold_types::{ClusterName, NodeName, PipelineName, SetName, did_you_mean};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -349,9 +349,7 @@ impl Checker<'_> {
                     self.report(kind.at, "kind", message);
                 }
                 Value::Text(text) => {
-                    let near = nearest(text, KINDS);
-                    let near =
-                        near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                    let near = did_you_mean(text, KINDS);
                     self.report(kind.at, "kind", format!("is {text:?}, but must be {KNOWN}{near}"));
                 }
                 _ => self.report(kind.at, "kind", format!("must be {KNOWN}")),

@@ -10,7 +10,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use leasehold_types::nearest;
+use leasehold_types::did_you_mean;
 
 use super::tree::{Node, Position, Value};
 
@@ -164,12 +164,12 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        let (near, known) = (did_you_mean(variant, known), known.join(", "));
+        let (near, known) = (did_you_mean(variant, known.iter().copied()), known.join(", "));
         Self::new(format!("is {variant:?}, but must be one of: {known}{near}"))
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        let (near, known) = (did_you_mean(field, known), known.join(", "));
+        let (near, known) = (did_you_mean(field, known.iter().copied()), known.join(", "));
         Self::new(format!("is not a known field: remove it, or use one of: {known}{near}"))
     }
 
@@ -177,11 +177,6 @@ impl de::Error for DecodeError {
         let path = vec![PathStep::Key(field.into())];
         Self { path, missing: true, ..Self::new("is missing: add it".into()) }
     }
-}
-
-fn did_you_mean(name: &str, known: &[&str]) -> String {
-    let near = nearest(name, known.iter().copied());
-    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
 /// How to write what was meant, if that can be told.

@@ -61,6 +61,6 @@ pub use name::{
 pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, TermId, Token};
 pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
-pub use similar::nearest;
+pub use similar::{did_you_mean, nearest};
 pub use time::{Moment, TimeBounds, is_timestamp};
 pub use version::Version;

@@ -11,6 +11,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (far <= 1 + near.len() / 4).then_some(near)
 }
 
+/// The end of a message about an unknown name: `; did you mean builds?` with the most similar known
+/// one; nothing if none is similar enough.
+pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
 /// The edit distance: letters to insert, remove or change.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().take(LETTERS_MAX).collect();
@@ -38,5 +44,7 @@ mod tests {
         assert_eq!(nearest("drian", known), Some("drain"));
         assert_eq!(nearest("streams", known), None);
         assert_eq!(nearest("maxJobs", []), None);
+        assert_eq!(did_you_mean("drian", known), "; did you mean drain?");
+        assert_eq!(did_you_mean("streams", known), "");
     }
 }

@@ -5,7 +5,7 @@ use anyhow::bail;
 use leasehold_proto::admin::v1::{
     GetClusterRequest, GetStreamRequest, GetWorkerRequest, Stream, Worker,
 };
-use leasehold_types::nearest;
+use leasehold_types::did_you_mean;
 use tonic::{Code, Response, Status};
 
 use super::connection::Coordinator;
@@ -131,8 +131,7 @@ async fn check_set(coordinator: &mut Coordinator, name: &str) -> anyhow::Result<
     if known().any(|known| known == name) {
         return Ok(());
     }
-    let near = nearest(name, known()).map(|near| format!("; did you mean {near}?"));
-    bail!("no manifest defines a stream set {name}{}", near.unwrap_or_default())
+    bail!("no manifest defines a stream set {name}{}", did_you_mean(name, known()))
 }
 
 /// None where what was asked for is not there, or cannot have such a name.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{Cluster, Desired};
 use leasehold_manifest::{CountOrPercent, ManifestDuration, Problem, YamlFile};
 use leasehold_types::limits::{JOBS_MAX, JOBS_PER_WORKER_MAX, WORKERS_MAX};
-use leasehold_types::{ClusterName, duration, nearest};
+use leasehold_types::{ClusterName, did_you_mean, duration};
 
 use super::spec::{
     ArrivalsSpec, ClusterSpec, DurationSpec, EventSpec, LoadSpec, RolloutSpec, StepSpec,
@@ -175,8 +175,7 @@ impl Checker<'_> {
                 None
             }
             (None, _) => {
-                let near = nearest(name, budgets().map(|(full, _)| full.parts().1));
-                let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                let near = did_you_mean(name, budgets().map(|(full, _)| full.parts().1));
                 let message = format!("is {name}, which no WorkerCluster is called{near}");
                 self.blame(field, message);
                 None
@@ -446,8 +445,7 @@ impl Checker<'_> {
             |cluster: &ClusterLoad| cluster.name.as_str() == name || cluster.name.parts().1 == name;
         let place = clusters.iter().position(is_called);
         if place.is_none() {
-            let near = nearest(name, clusters.iter().map(|cluster| cluster.name.parts().1));
-            let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            let near = did_you_mean(name, clusters.iter().map(|cluster| cluster.name.parts().1));
             let message = format!("is {name}, which is not among clusters above: add it{near}");
             self.blame(&format!("{field}.cluster"), message);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_manifest::Problem;
-use leasehold_types::nearest;
+use leasehold_types::did_you_mean;
 
 /// The most durations of a file.
 const SAMPLES_MAX: usize = 1_000_000;
@@ -28,8 +28,7 @@ pub(super) fn read(
         let names: Vec<&str> = header.split(',').map(cell).collect();
         let found = names.iter().position(|name| *name == column);
         place = found.ok_or_else(|| {
-            let near = nearest(column, names.iter().copied());
-            let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            let near = did_you_mean(column, names.iter().copied());
             let names = names.join(", ");
             problem(file, 1, format!("has no column {column:?}, but {names}: correct one{near}"))
         })?;
