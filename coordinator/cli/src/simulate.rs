@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
-use leasehold_manifest::proposal::{Scope, propose};
+use leasehold_manifest::proposal::{propose, scope_of};
 use leasehold_manifest::{Problem, Reading};
 use leasehold_simulation::{Load, LoadFile, page, simulate};
 use leasehold_types::flag;
@@ -84,8 +84,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Reads the manifests and the load, and the files that these name.
 fn read_load(args: &Args) -> anyhow::Result<Load> {
     let manifests = manifest_files::read(&args.filename)?;
-    let Reading { desired, .. } = desired(&manifests.texts)
-        .map_err(|problems| anyhow!("-f {}{}", args.filename.display(), shown(&problems)))?;
+    let scope = scope_of(&manifests.texts);
+    let Reading { desired, problems, .. } = propose(&Arc::default(), &manifests.texts, scope);
+    if !problems.is_empty() {
+        bail!("-f {}{}", args.filename.display(), shown(&problems));
+    }
     let path = args.load.display();
     let wrong = |problems: Vec<Problem>| anyhow!("--load {path}{}", shown(&problems));
     let text = read_text(&args.load).with_context(|| format!("--load {path}"))?;
@@ -99,24 +102,6 @@ fn read_load(args: &Args) -> anyhow::Result<Load> {
         csv.insert(name.to_owned(), text);
     }
     file.resolve(&desired.unwrap_or_default(), &csv).map_err(wrong)
-}
-
-/// What the manifests define, by the rules of files; where these refuse them, by those of objects
-/// of Kubernetes.
-fn desired(texts: &BTreeMap<String, String>) -> Result<Reading, Vec<Problem>> {
-    let nothing = Arc::default();
-    let of_files = propose(&nothing, texts, Scope::WholeFolder);
-    if of_files.problems.is_empty() {
-        return Ok(of_files);
-    }
-    let of_objects = propose(&nothing, texts, Scope::Objects);
-    let defines_any =
-        of_objects.desired.as_ref().is_some_and(|desired| !desired.clusters.is_empty());
-    if of_objects.problems.is_empty() && defines_any {
-        Ok(of_objects)
-    } else {
-        Err(of_files.problems)
-    }
 }
 
 fn read_text(path: &Path) -> anyhow::Result<String> {

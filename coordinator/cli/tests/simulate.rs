@@ -41,6 +41,8 @@ const MANIFEST: &str = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\
 const LOAD: &str = "for: 2h\nclusters:\n- name: builds\n  arrivals: {perHour: 90}\n  \
                     durations: {exponential: {mean: 8m, max: 1h}}\nevents:\n\
                     - {at: 1h, rollout: {cluster: builds}}\n";
+/// A document of Kubernetes beside a manifest.
+const OTHER_API: &str = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: other}\n";
 
 #[test]
 fn a_simulation_prints_tables_and_the_same_figures_as_json_in_every_run() {
@@ -131,6 +133,16 @@ fn mistakes_are_named_with_file_line_and_field() {
             LOAD.replace("exponential: {mean: 8m, max: 1h}", "csv: {file: none.csv}"),
             "csv.file none.csv: cannot be read",
         ),
+        (
+            MANIFEST.replace("maxJobs: 12", "maxJobs: 12, leese: {ttl: 5s}"),
+            own(LOAD),
+            "manifests.yaml:4:21: spec.leese: is not a known field: remove it",
+        ),
+        (
+            MANIFEST.replace("maxJobs: 12", "maxJobs: 12, leese: {ttl: 5s}") + OTHER_API,
+            own(LOAD),
+            "manifests.yaml:4:21: spec.leese: is not a known field: remove it",
+        ),
     ] {
         let folder = folder(&manifest, &load);
         let output = simulate_in(folder.path(), &[]);
@@ -147,8 +159,7 @@ fn mistakes_are_named_with_file_line_and_field() {
 
 #[test]
 fn manifests_of_kubernetes_are_read_too() {
-    let deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: other}\n";
-    let manifest = MANIFEST.replace("{name: builds}", "{name: builds, namespace: ci}") + deployment;
+    let manifest = MANIFEST.replace("{name: builds}", "{name: builds, namespace: ci}") + OTHER_API;
     let table = succeeded(&simulate_in(folder(&manifest, LOAD).path(), &[]));
     assert!(table.contains("Cluster ci/builds, 2h"), "{table}");
 }

@@ -233,12 +233,23 @@ impl Origin<'_> {
 pub(crate) fn document(
     file: &str,
     home: Origin<'_>,
+    node: Node,
+    problems: &mut Vec<Problem>,
+) -> Document {
+    document_with(home.unknown(), file, home, node, problems)
+}
+
+/// The same, where the caller says what becomes of unknown fields.
+pub(crate) fn document_with(
+    unknown: UnknownFields,
+    file: &str,
+    home: Origin<'_>,
     mut node: Node,
     problems: &mut Vec<Problem>,
 ) -> Document {
     let kind = node.get("kind").and_then(Node::text).map(str::to_owned);
     let at = name_mark(&node);
-    let mut checker = Checker { file, home, at: node.at, problems, wrong: false };
+    let mut checker = Checker { file, home, unknown, at: node.at, problems, wrong: false };
     let (id, spec, body) = match kind.as_deref() {
         Some("WorkerCluster") => {
             let id = name(&node, |name| home.cluster(name)).map(ObjectId::Cluster);
@@ -308,6 +319,7 @@ fn name_mark(node: &Node) -> Position {
 struct Checker<'a> {
     file: &'a str,
     home: Origin<'a>,
+    unknown: UnknownFields,
     at: Position,
     problems: &'a mut Vec<Problem>,
     wrong: bool,
@@ -362,7 +374,7 @@ impl Checker<'_> {
         node: &mut Node,
         name: impl Fn(&str) -> Result<N, String>,
     ) -> Option<S> {
-        let (manifest, errors) = decode::<Manifest<S>>(node, self.home.unknown());
+        let (manifest, errors) = decode::<Manifest<S>>(node, self.unknown);
         for error in errors {
             self.report(error.at, show(&error.path), error.message);
         }

@@ -9,8 +9,9 @@ use leasehold_types::limits::NamespaceShare;
 
 use super::admission;
 use super::catalog::{self, Definition, FileContent, Reading, bounded};
-use super::check::{self, ObjectId, Origin};
+use super::check::{self, Document, ObjectId, Origin};
 use super::collection::called;
+use super::decode::UnknownFields;
 use super::folder::is_yaml;
 use super::manifest::{API_VERSION, ConfigMapKeyRef};
 use super::problem::Problem;
@@ -30,6 +31,26 @@ pub enum Scope {
     /// Objects for an API server: everything else stays, and documents of other kinds are left
     /// out.
     Objects,
+    /// The same as people write them: a field that no type knows is wrong, as `kubectl apply` has
+    /// it.
+    WrittenObjects,
+}
+
+/// What files stand for, by their content: objects for an API server where a document belongs to
+/// another API, or where none takes streams from a file, and one names its namespace or takes
+/// streams from a ConfigMap; otherwise a whole folder.
+#[must_use]
+pub fn scope_of(files: &BTreeMap<String, String>) -> Scope {
+    let (mut names_file, mut names_objects) = (false, false);
+    for (file, text) in files.iter().filter(|(file, _)| is_yaml(file)) {
+        let FileContent::Documents(nodes) = FileContent::of(file, text) else { continue };
+        if nodes.iter().any(is_of_other_api) {
+            return Scope::WrittenObjects;
+        }
+        names_file |= nodes.iter().any(|node| check::sources(node).next().is_some());
+        names_objects |= nodes.iter().any(|node| has_namespace(node) || names_config_map(node));
+    }
+    if names_objects && !names_file { Scope::WrittenObjects } else { Scope::WholeFolder }
 }
 
 /// What would be in force, were these files applied: their text by their path.
@@ -46,21 +67,19 @@ pub fn propose(in_force: &Arc<Desired>, files: &BTreeMap<String, String>, scope:
         }
     }
     let lists = match scope {
-        Scope::Objects => config_maps(&documents, &mut problems),
+        Scope::Objects | Scope::WrittenObjects => config_maps(&documents, &mut problems),
         Scope::WholeFolder | Scope::SomeFiles => stream_files(files, &mut documents, &mut problems),
     };
-    if scope == Scope::Objects {
-        documents.retain(|(_, node)| text_of(node, "apiVersion") == Some(API_VERSION));
+    match scope {
+        Scope::Objects => {
+            documents.retain(|(_, node)| text_of(node, "apiVersion") == Some(API_VERSION));
+        }
+        Scope::WrittenObjects => documents.retain(|(_, node)| is_of_own_api(node)),
+        Scope::WholeFolder | Scope::SomeFiles => {}
     }
     let mut definitions: BTreeMap<ObjectId, Vec<Definition>> = BTreeMap::new();
     for (file, node) in documents {
-        let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
-        let namespace = namespace.and_then(Node::text).unwrap_or(NAMESPACE).to_owned();
-        let origin = match scope {
-            Scope::Objects => Origin::Namespace(&namespace),
-            Scope::WholeFolder | Scope::SomeFiles => Origin::File,
-        };
-        let document = check::document(file, origin, node, &mut problems);
+        let document = checked(scope, file, node, &mut problems);
         if let Some(id) = document.id.clone() {
             let definition = Definition { file: file.to_owned(), document };
             definitions.entry(id).or_default().push(definition);
@@ -77,11 +96,30 @@ pub fn propose(in_force: &Arc<Desired>, files: &BTreeMap<String, String>, scope:
         }
     }
     let rules = match scope {
-        Scope::Objects => Rules { missing: MissingClass::Awaited, share: NamespaceShare::WHOLE },
+        Scope::Objects | Scope::WrittenObjects => {
+            Rules { missing: MissingClass::Awaited, share: NamespaceShare::WHOLE }
+        }
         Scope::WholeFolder | Scope::SomeFiles => Rules::of_files(MissingClass::Refused),
     };
     let desired = resolve(candidates, &lists, rules, in_force, &mut problems);
     Reading { desired: Some(Arc::new(desired)), problems: bounded(problems), ignored: Vec::new() }
+}
+
+/// One document, by the rules of its scope.
+fn checked(scope: Scope, file: &str, mut node: Node, problems: &mut Vec<Problem>) -> Document {
+    let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
+    let namespace = namespace.and_then(Node::text).unwrap_or(NAMESPACE).to_owned();
+    match scope {
+        Scope::Objects => check::document(file, Origin::Namespace(&namespace), node, problems),
+        Scope::WrittenObjects => {
+            keep_own_metadata(&mut node);
+            let origin = Origin::Namespace(&namespace);
+            check::document_with(UnknownFields::Refused, file, origin, node, problems)
+        }
+        Scope::WholeFolder | Scope::SomeFiles => {
+            check::document(file, Origin::File, node, problems)
+        }
+    }
 }
 
 /// The files of streams that these manifests name, as paths in the same folder.
@@ -134,6 +172,40 @@ fn config_maps(documents: &[(&str, Node)], problems: &mut Vec<Problem>) -> Strea
         }
     }
     lists
+}
+
+/// Whether a document is a manifest, if perhaps with a mistyped version.
+fn is_of_own_api(node: &Node) -> bool {
+    // Other APIs have pipelines, too.
+    const OWN_KINDS: [&str; 3] = ["WorkerCluster", "StreamSet", "WorkerClass"];
+    let group = API_VERSION.split('/').next();
+    let has_group =
+        text_of(node, "apiVersion").is_some_and(|version| version.split('/').next() == group);
+    has_group || text_of(node, "kind").is_some_and(|kind| OWN_KINDS.contains(&kind))
+}
+
+fn is_of_other_api(node: &Node) -> bool {
+    text_of(node, "apiVersion").is_some() && !is_of_own_api(node)
+}
+
+fn has_namespace(node: &Node) -> bool {
+    node.get("metadata").is_some_and(|metadata| text_of(metadata, "namespace").is_some())
+}
+
+fn names_config_map(node: &Node) -> bool {
+    let sources = node.get("spec").and_then(|spec| spec.get("streamsFrom"));
+    sources
+        .is_some_and(|list| list.items().any(|(_, source)| source.get("configMapKeyRef").is_some()))
+}
+
+/// Leaves out the metadata that an API server adds.
+fn keep_own_metadata(node: &mut Node) {
+    const OWN: [&str; 4] = ["name", "namespace", "labels", "annotations"];
+    let Value::Map(entries) = &mut node.value else { return };
+    let metadata = entries.iter_mut().find(|(key, _)| key.text() == Some("metadata"));
+    if let Some((_, Node { value: Value::Map(fields), .. })) = metadata {
+        fields.retain(|(key, _)| key.text().is_some_and(|key| OWN.contains(&key)));
+    }
 }
 
 fn text_of<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
@@ -202,6 +274,47 @@ mod tests {
             propose(&Arc::default(), &files(&[("set.yaml", &set_alone(&text))]), Scope::Objects);
         let missing = alone.problems.iter().find(|problem| problem.message.contains("ConfigMap"));
         assert!(missing.is_some(), "{:?}", alone.problems);
+    }
+
+    #[test]
+    fn files_are_objects_by_their_content() {
+        let with = |source: &str| SET.replace("SOURCE", source);
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+        let config_map = with("configMapKeyRef: {name: lists, key: cars}");
+        for (texts, expected) in [
+            (vec![CLUSTER.to_owned()], Scope::WholeFolder),
+            (vec![CLUSTER.replace("v1alpha1", "v1")], Scope::WholeFolder),
+            (vec![CLUSTER.replace("leasehold.dev", "leashold.dev")], Scope::WholeFolder),
+            (
+                vec![with("file: list.txt").replace("cars}", "cars, namespace: ci}")],
+                Scope::WholeFolder,
+            ),
+            (vec![with("file: list.txt"), service.to_owned()], Scope::WrittenObjects),
+            (vec![CLUSTER.to_owned(), service.to_owned()], Scope::WrittenObjects),
+            (vec![CLUSTER.replace("builds", "builds, namespace: ci")], Scope::WrittenObjects),
+            (vec![CLUSTER.to_owned(), config_map], Scope::WrittenObjects),
+        ] {
+            let text = texts.join("---\n");
+            assert_eq!(scope_of(&files(&[("all.yaml", &text)])), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_of_an_object_is_wrong_where_people_write_it() {
+        let written = CLUSTER.replace("name: builds", "name: builds, uid: a, namespace: ci");
+        let mistyped = written.replace("maxJobs: 6", "maxJobs: 6, leese: {ttl: 5s}");
+        let version = written.replace("v1alpha1", "v1alpha7");
+        for (text, scope, fields) in [
+            (&written, Scope::WrittenObjects, vec![]),
+            (&mistyped, Scope::WrittenObjects, vec!["spec.leese"]),
+            (&mistyped, Scope::Objects, vec![]),
+            (&version, Scope::WrittenObjects, vec!["apiVersion"]),
+        ] {
+            let proposal = propose(&Arc::default(), &files(&[("a.yaml", text)]), scope);
+            let found: Vec<&str> =
+                proposal.problems.iter().map(|problem| problem.field.as_str()).collect();
+            assert_eq!(found, fields, "{scope:?}: {text}");
+        }
     }
 
     /// The cluster and the set, without the list.
