@@ -47,6 +47,18 @@ impl<T> YamlFile<T> {
     /// A problem of a field, as in `clusters[0].workers`, at its place; at the value around it if
     /// the field is left out.
     pub fn problem(&self, field: &str, message: impl Into<String>) -> Problem {
+        let (node, _) = self.value_of(field);
+        Problem::new(&self.file, node.at, field, message)
+    }
+
+    /// Whether a field is written, as in `clusters[0].workers`.
+    pub fn has(&self, field: &str) -> bool {
+        let (_, is_written) = self.value_of(field);
+        is_written
+    }
+
+    /// The value of a field, or the one around it if the field is left out; and whether it is not.
+    fn value_of(&self, field: &str) -> (&Node, bool) {
         let mut node = &self.root;
         for step in field.split(['.', '[']) {
             let below = match step.strip_suffix(']') {
@@ -55,10 +67,10 @@ impl<T> YamlFile<T> {
             };
             match below {
                 Some(below) => node = below,
-                None => break,
+                None => return (node, false),
             }
         }
-        Problem::new(&self.file, node.at, field, message)
+        (node, true)
     }
 }
 
@@ -105,6 +117,7 @@ mod tests {
             ("parcels[7]", "shelf.yaml:2:3: parcels[7]: is odd"),
         ] {
             assert_eq!(shelf.problem(field, "is odd").to_string(), place);
+            assert_eq!(shelf.has(field), field == "parcels[1].weight", "{field}");
         }
     }
 

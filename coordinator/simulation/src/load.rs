@@ -5,10 +5,14 @@
 
 mod arrivals;
 mod check;
+#[cfg(test)]
+mod check_tests;
+mod cluster_names;
 mod day_time;
 mod distribution;
 mod samples;
 mod spec;
+mod worker_limit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

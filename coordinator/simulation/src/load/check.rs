@@ -7,16 +7,20 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{Cluster, Desired};
 use leasehold_manifest::{CountOrPercent, ManifestDuration, Problem, YamlFile};
 use leasehold_types::limits::{JOBS_MAX, JOBS_PER_WORKER_MAX, WORKERS_MAX};
-use leasehold_types::{ClusterName, did_you_mean, duration};
+use leasehold_types::{ClusterName, duration};
 
+use super::cluster_names::{self, Unfound};
 use super::spec::{
-    ArrivalsSpec, ClusterSpec, DurationSpec, EventSpec, LoadSpec, RolloutSpec, StepSpec,
+    ArrivalsSpec, BudgetSpec, ClusterSpec, DurationSpec, EventSpec, LoadSpec, RolloutSpec, StepSpec,
 };
+use super::worker_limit::first_excess;
 use super::{
     Arrivals, AutoscalerLoad, ClusterLoad, DeploymentLoad, Distribution, FleetEvent, JobLoad, Load,
     RolloutLimits, TimedEvent, default_pool, samples,
 };
 
+/// The fields of a cluster that say something about its jobs.
+const JOB_FIELDS: [&str; 4] = ["arrivals", "durations", "deployment", "autoscaler"];
 /// The longest simulation.
 const LENGTH_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 /// The most jobs that arrive in one.
@@ -84,11 +88,20 @@ impl Checker<'_> {
             }
         }
         self.sizes(&clusters);
-        let mut events: Vec<TimedEvent> = Vec::new();
+        let mut events: Vec<(usize, TimedEvent)> = Vec::new();
         for (index, event) in spec.events.iter().enumerate() {
-            events.extend(self.event(index, event, &clusters));
+            events.extend(self.event(index, event, &clusters).map(|event| (index, event)));
         }
-        events.sort_by_key(|event| event.at);
+        events.sort_by_key(|(_, event)| event.at);
+        if let Some(excess) = first_excess(&clusters, &events) {
+            let message = format!(
+                "makes {} workers of all clusters together, more than the {WORKERS_MAX} that one \
+                 coordinator takes: lower it",
+                excess.workers
+            );
+            self.blame(&excess.field, message);
+        }
+        let events = events.into_iter().map(|(_, event)| event).collect();
         let has_load = |name: &ClusterName| clusters.iter().any(|cluster| cluster.name == *name);
         let mut desired = self.desired.clone();
         desired.clusters.retain(|name, _| has_load(name));
@@ -131,7 +144,8 @@ impl Checker<'_> {
                 self.blame(&format!("{at}.workers"), message);
             }
             None if !runs_jobs => {
-                let message = "is missing: the manifest has no maxJobs that would say it";
+                let message = "is missing, and the manifest has no maxJobs that would say it: add \
+                               the number of workers";
                 self.blame(&format!("{at}.workers"), message);
             }
             Some(_) | None => {}
@@ -150,10 +164,12 @@ impl Checker<'_> {
             stream_release,
         };
         if !runs_jobs {
-            if spec.arrivals.is_some() {
-                let message = "is given, but maxJobs of the manifest is 0, so that no job would \
-                               ever run: remove it";
-                self.blame(&format!("{at}.arrivals"), message);
+            for field in JOB_FIELDS.map(|field| format!("{at}.{field}")) {
+                if self.file.has(&field) {
+                    let message = "is given, but maxJobs of the manifest is 0, so that no job \
+                                   would ever run: remove it";
+                    self.blame(&field, message);
+                }
             }
             return Some(load);
         }
@@ -163,24 +179,22 @@ impl Checker<'_> {
 
     /// The WorkerCluster of this name; where only one namespace has it, without that.
     fn named(&mut self, field: &str, name: &str) -> Option<(ClusterName, Cluster)> {
-        let clusters = &self.desired.clusters;
-        let budgets = || clusters.iter().filter(|(_, cluster)| cluster.class.is_none());
-        let is_called = |full: &ClusterName| full.as_str() == name || full.parts().1 == name;
-        let mut found = budgets().filter(|(full, _)| is_called(full));
-        match (found.next(), found.next()) {
-            (Some((full, cluster)), None) => Some((full.clone(), (**cluster).clone())),
-            (Some((one, _)), Some((other, _))) => {
-                let message = format!("is {name}, but there are {one} and {other}: name one");
-                self.blame(field, message);
-                None
+        let desired = self.desired;
+        let budgets = desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_none());
+        let (names, budgets): (Vec<_>, Vec<_>) = budgets.unzip();
+        let message = match cluster_names::find(name, &names) {
+            Ok(place) => return Some((names[place].clone(), (**budgets[place]).clone())),
+            Err(Unfound::Ambiguous(message)) => message,
+            Err(Unfound::Unknown) if names.is_empty() => {
+                format!("is {name}, but the manifests define no WorkerCluster: add it to them")
             }
-            (None, _) => {
-                let near = did_you_mean(name, budgets().map(|(full, _)| full.parts().1));
-                let message = format!("is {name}, which no WorkerCluster is called{near}");
-                self.blame(field, message);
-                None
+            Err(Unfound::Unknown) => {
+                let meant = cluster_names::known_names(name, &names, ": use");
+                format!("is {name}, which no WorkerCluster is called{meant}")
             }
-        }
+        };
+        self.blame(field, message);
+        None
     }
 
     fn jobs(&mut self, at: &str, spec: &ClusterSpec, load: &ClusterLoad) -> Option<JobLoad> {
@@ -391,18 +405,7 @@ impl Checker<'_> {
                 FleetEvent::Outage { lasts }
             }
             (None, None, None, None, None, Some(budget)) => {
-                let field = format!("{field}.budget");
-                let cluster = self.place(&field, &budget.cluster, clusters)?;
-                let jobs_max = budget.max_jobs;
-                if clusters[cluster].jobs.is_none() || jobs_max > JOBS_MAX {
-                    let message = format!(
-                        "is {jobs_max}, but must be at most {JOBS_MAX}, and of a WorkerCluster \
-                         that runs jobs"
-                    );
-                    self.blame(&format!("{field}.maxJobs"), message);
-                    return None;
-                }
-                FleetEvent::Budget { cluster, jobs_max }
+                self.budget(&format!("{field}.budget"), budget, clusters)?
             }
             _ => {
                 let message = "must have exactly one of: rollout, scale, lose, failover, outage, \
@@ -430,6 +433,28 @@ impl Checker<'_> {
         Some(FleetEvent::Rollout { cluster, limits: RolloutLimits { max_surge, max_unavailable } })
     }
 
+    fn budget(
+        &mut self,
+        field: &str,
+        spec: &BudgetSpec,
+        clusters: &[ClusterLoad],
+    ) -> Option<FleetEvent> {
+        let cluster = self.place(field, &spec.cluster, clusters)?;
+        let jobs_max = spec.max_jobs;
+        if clusters[cluster].jobs.is_none() {
+            let message = "names a WorkerCluster whose manifest has no maxJobs, so that no job \
+                           runs there: remove the event, or add maxJobs to the manifest";
+            self.blame(&format!("{field}.cluster"), message);
+            return None;
+        }
+        if jobs_max > JOBS_MAX {
+            let message = format!("is {jobs_max}, but must be from 0 to {JOBS_MAX}");
+            self.blame(&format!("{field}.maxJobs"), message);
+            return None;
+        }
+        Some(FleetEvent::Budget { cluster, jobs_max })
+    }
+
     fn workers(&mut self, field: &str, workers: u32) -> Option<u32> {
         let is_good = workers > 0 && workers as usize <= WORKERS_MAX;
         if !is_good {
@@ -441,14 +466,16 @@ impl Checker<'_> {
 
     /// The place of a cluster that an event names.
     fn place(&mut self, field: &str, name: &str, clusters: &[ClusterLoad]) -> Option<usize> {
-        let is_called =
-            |cluster: &ClusterLoad| cluster.name.as_str() == name || cluster.name.parts().1 == name;
-        let place = clusters.iter().position(is_called);
-        if place.is_none() {
-            let near = did_you_mean(name, clusters.iter().map(|cluster| cluster.name.parts().1));
-            let message = format!("is {name}, which is not among clusters above: add it{near}");
-            self.blame(&format!("{field}.cluster"), message);
-        }
-        place
+        let names: Vec<&ClusterName> = clusters.iter().map(|cluster| &cluster.name).collect();
+        let message = match cluster_names::find(name, &names) {
+            Ok(place) => return Some(place),
+            Err(Unfound::Ambiguous(message)) => message,
+            Err(Unfound::Unknown) => {
+                let meant = cluster_names::known_names(name, &names, ", or use");
+                format!("is {name}, which is not among clusters above: add it{meant}")
+            }
+        };
+        self.blame(&format!("{field}.cluster"), message);
+        None
     }
 }

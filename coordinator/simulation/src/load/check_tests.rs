@@ -1,0 +1,144 @@
+//! What is wrong with a load beside manifests of several namespaces, and with the events of a load.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_manifest::Problem;
+use leasehold_types::ClusterName;
+
+use super::{Load, LoadFile};
+
+/// `ci/builds` and `web/builds` with 8 jobs, 1 for each worker, and `web/feeds` without jobs.
+fn desired() -> Desired {
+    let clusters = [("ci/builds", 8), ("web/builds", 8), ("web/feeds", 0)];
+    let clusters = clusters.map(|(name, jobs_max)| {
+        let cluster = Cluster { jobs_max, jobs_per_worker_max: 1, ..Cluster::example() };
+        let name: ClusterName = name.parse().unwrap();
+        (name, Arc::new(cluster))
+    });
+    Desired { clusters: clusters.into(), ..Desired::default() }
+}
+
+fn resolve(text: &str, desired: &Desired) -> Result<Load, Vec<Problem>> {
+    let file = LoadFile::read("load.yaml", text)?;
+    file.resolve(desired, &BTreeMap::new())
+}
+
+/// What is wrong with a file beside the clusters above.
+fn problems(text: &str) -> Vec<String> {
+    let problems = resolve(text, &desired()).err().unwrap_or_default();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+fn cluster(name: &str) -> String {
+    format!("- name: {name}\n  arrivals: {{perHour: 6}}\n  durations: {{constant: 1m}}\n")
+}
+
+/// A load of both clusters with jobs, and these events.
+fn load(events: &str) -> String {
+    let clusters = cluster("ci/builds") + &cluster("web/builds");
+    format!("for: 3h\nclusters:\n{clusters}events: [{events}]\n")
+}
+
+#[test]
+fn an_event_names_one_cluster() {
+    let event = |name: &str| problems(&load(&format!("{{at: 1h, rollout: {{cluster: {name}}}}}")));
+    assert_eq!(event("web/builds"), Vec::<String>::new());
+    assert_eq!(
+        event("builds"),
+        ["load.yaml:9:38: events[0].rollout.cluster: is builds, but there are ci/builds and \
+          web/builds: name one of them"]
+    );
+    let alone = format!("for: 3h\nclusters:\n{}", cluster("ci/builds"));
+    let alone = alone + "events: [{at: 1h, rollout: {cluster: builds}}]\n";
+    assert_eq!(problems(&alone), Vec::<String>::new(), "only one has this name");
+}
+
+#[test]
+fn names_that_are_not_known_are_answered_with_those_that_are() {
+    let of_cluster = problems(&format!("for: 3h\nclusters:\n{}", cluster("media")));
+    assert_eq!(
+        of_cluster,
+        ["load.yaml:3:9: clusters[0].name: is media, which no WorkerCluster is called: use one \
+          of: ci/builds, web/builds, web/feeds"]
+    );
+    let of_event = problems(&load("{at: 1h, rollout: {cluster: media}}"));
+    assert_eq!(
+        of_event,
+        ["load.yaml:9:38: events[0].rollout.cluster: is media, which is not among clusters \
+          above: add it, or use one of: ci/builds, web/builds"]
+    );
+    let without_manifests = resolve(&load(""), &Desired::default()).unwrap_err();
+    let first = without_manifests[0].to_string();
+    assert!(
+        first.ends_with("but the manifests define no WorkerCluster: add it to them"),
+        "{first}"
+    );
+}
+
+#[test]
+fn events_make_no_more_workers_than_one_coordinator_takes() {
+    let of_budget = |jobs: u32| {
+        let event = format!("{{at: 2h, budget: {{cluster: ci/builds, maxJobs: {jobs}}}}}");
+        problems(&load(&format!(
+            "{event}, {{at: 1h, scale: {{cluster: web/builds, workers: 5000}}}}"
+        )))
+    };
+    assert_eq!(of_budget(15_000), Vec::<String>::new());
+    assert_eq!(
+        of_budget(15_001),
+        ["load.yaml:9:57: events[0].budget.maxJobs: makes 20001 workers of all clusters \
+          together, more than the 20000 that one coordinator takes: lower it"]
+    );
+    let scaled = "{at: 1h, scale: {cluster: web/builds, workers: 19999}}";
+    let found = problems(&load(scaled));
+    assert!(found[0].contains("events[0].scale.workers: makes 20007 workers"), "{found:?}");
+    // A cluster that has been scaled keeps its workers.
+    let both = "{at: 1h, scale: {cluster: ci/builds, workers: 3}}, \
+                {at: 2h, budget: {cluster: ci/builds, maxJobs: 100000}}";
+    assert_eq!(problems(&load(both)), Vec::<String>::new());
+}
+
+#[test]
+fn an_event_with_a_budget_says_whether_the_cluster_or_the_number_is_wrong() {
+    let feeds = "- name: feeds\n  workers: 2\n";
+    let event = "events: [{at: 1h, budget: {cluster: feeds, maxJobs: 3}}]\n";
+    assert_eq!(
+        problems(&format!("for: 3h\nclusters:\n{feeds}{event}")),
+        ["load.yaml:5:37: events[0].budget.cluster: names a WorkerCluster whose manifest has no \
+          maxJobs, so that no job runs there: remove the event, or add maxJobs to the manifest"]
+    );
+    assert_eq!(
+        problems(&load("{at: 1h, budget: {cluster: ci/builds, maxJobs: 10000001}}")),
+        ["load.yaml:9:57: events[0].budget.maxJobs: is 10000001, but must be from 0 to 10000000"]
+    );
+}
+
+#[test]
+fn a_cluster_whose_workers_only_own_streams_has_workers_and_nothing_about_jobs() {
+    let feeds = "for: 3h\nclusters:\n- name: feeds\n";
+    assert_eq!(
+        problems(feeds),
+        ["load.yaml:3:3: clusters[0].workers: is missing, and the manifest has no maxJobs that \
+          would say it: add the number of workers"]
+    );
+    let feeds = format!("{feeds}  workers: 2\n");
+    assert_eq!(problems(&feeds), Vec::<String>::new());
+    for (field, value) in [
+        ("arrivals", "{perHour: 6}"),
+        ("durations", "{constant: 1m}"),
+        ("deployment", "{pool: 3}"),
+        ("autoscaler", "{minReplicas: 2}"),
+    ] {
+        let found = problems(&format!("{feeds}  {field}: {value}\n"));
+        let column = 5 + field.len();
+        assert_eq!(
+            found,
+            [format!(
+                "load.yaml:5:{column}: clusters[0].{field}: is given, but maxJobs of the manifest \
+                 is 0, so that no job would ever run: remove it"
+            )]
+        );
+    }
+}
