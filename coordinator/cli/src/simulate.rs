@@ -4,12 +4,15 @@
 mod tables;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
+use leasehold_manifest::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use leasehold_manifest::proposal::{propose, scope_of};
 use leasehold_manifest::{Problem, Reading};
 use leasehold_simulation::{Load, LoadFile, page, simulate};
@@ -18,6 +21,8 @@ use leasehold_types::flag;
 use crate::admin::output::print;
 use crate::manifest_files;
 
+/// The most bytes of a file of durations.
+const CSV_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Problems that are shown at once.
 const PROBLEMS_SHOWN_MAX: usize = 20;
 
@@ -69,16 +74,39 @@ enum SimulationFormat {
 /// What is wrong with the manifests or the load, and what cannot be read or written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = read_load(args)?;
+    // A path that is wrong is named before the simulation, which may take minutes.
+    let report = args.report.as_deref().map(Report::create).transpose()?;
     let outcome = simulate(&load, args.seed)?;
-    if let Some(report) = &args.report {
-        let cannot_write = || format!("--report {}: cannot be written", report.display());
-        std::fs::write(report, page(&outcome)?).with_context(cannot_write)?;
+    if let Some(report) = report {
+        report.write(&page(&outcome)?)?;
     }
     print(&match args.output {
         SimulationFormat::Table => tables::text(&outcome),
         SimulationFormat::Json => serde_json::to_string(&outcome)? + "\n",
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file of a report.
+struct Report<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Report<'a> {
+    fn create(path: &'a Path) -> anyhow::Result<Self> {
+        let file = File::create(path).map_err(|error| Self::unwritable(path, &error))?;
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, html: &str) -> anyhow::Result<()> {
+        let written = self.file.write_all(html.as_bytes());
+        written.map_err(|error| Self::unwritable(self.path, &error))
+    }
+
+    fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
+        anyhow!("--report {}: cannot be written ({error}): name another file", path.display())
+    }
 }
 
 /// Reads the manifests and the load, and the files that these name.
@@ -91,22 +119,32 @@ fn read_load(args: &Args) -> anyhow::Result<Load> {
     }
     let path = args.load.display();
     let wrong = |problems: Vec<Problem>| anyhow!("--load {path}{}", shown(&problems));
-    let text = read_text(&args.load).with_context(|| format!("--load {path}"))?;
+    let text =
+        read_text(&args.load, MANIFEST_BYTES_MAX).with_context(|| format!("--load {path}"))?;
     let name = args.load.file_name().map_or_else(String::new, |name| name.display().to_string());
     let file = LoadFile::read(&name, &text).map_err(wrong)?;
     let folder = args.load.parent().unwrap_or(Path::new(""));
     let mut csv = BTreeMap::new();
     for name in file.csv_files() {
-        let text = read_text(&folder.join(name))
+        let text = read_text(&folder.join(name), CSV_BYTES_MAX)
             .with_context(|| format!("--load {path}: csv.file {name}"))?;
         csv.insert(name.to_owned(), text);
     }
     file.resolve(&desired.unwrap_or_default(), &csv).map_err(wrong)
 }
 
-fn read_text(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path)
-        .map_err(|error| anyhow!("cannot be read ({error}): correct the path"))
+fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
+    let text = folder::read_text(Path::new(""), path, bytes_max);
+    text.map_err(|unreadable| match unreadable {
+        Unreadable::Io(..) => anyhow!("{unreadable}: correct the path"),
+        Unreadable::TooLarge(_) => {
+            anyhow!("is larger than {bytes_max} bytes: keep a part of it")
+        }
+        Unreadable::NotText(at) => {
+            anyhow!("is not UTF-8 from line {} on: save it as UTF-8", at.line)
+        }
+        Unreadable::Other(why) => anyhow!(why),
+    })
 }
 
 /// Problems as the end of an error, a line each.

@@ -154,7 +154,39 @@ fn mistakes_are_named_with_file_line_and_field() {
     let folder = folder(MANIFEST, LOAD);
     let report = folder.path().join("no/such/folder.html").display().to_string();
     let output = simulate_in(folder.path(), &["--report", &report]);
-    assert!(stderr(&output).contains("cannot be written"), "{}", stderr(&output));
+    let words = "folder.html: cannot be written (No such file or directory (os error 2)): name";
+    assert!(stderr(&output).contains(words), "{}", stderr(&output));
+}
+
+#[test]
+fn a_load_that_is_no_text_of_the_right_size_is_refused() {
+    let folder = folder(MANIFEST, LOAD);
+    let load = folder.path().join("load.yaml");
+    let refused = |words: &str| {
+        let output = simulate_in(folder.path(), &[]);
+        let why = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{why}");
+        assert!(why.contains(&format!("load.yaml: {words}")), "no {words} in {why}");
+    };
+    std::fs::write(&load, b"for: 2h\nstart: \"\xff\"\n").expect("a file");
+    refused("is not UTF-8 from line 2 on: save it as UTF-8");
+    std::fs::write(&load, format!("{LOAD}# {}\n", "-".repeat(1024 * 1024))).expect("a file");
+    refused("is larger than 1048576 bytes: keep a part of it");
+    std::fs::remove_file(&load).expect("a file");
+    refused("cannot be read (No such file or directory (os error 2)): correct the path");
+    std::fs::create_dir(&load).expect("a folder");
+    refused("is not a regular file: replace it");
+}
+
+#[test]
+fn a_file_of_durations_that_is_too_large_is_refused() {
+    let load = LOAD.replace("exponential: {mean: 8m, max: 1h}", "csv: {file: jobs.csv}");
+    let folder = folder(MANIFEST, &load);
+    let csv = std::fs::File::create(folder.path().join("jobs.csv")).expect("a file");
+    csv.set_len(64 * 1024 * 1024 + 1).expect("a length");
+    let why = stderr(&simulate_in(folder.path(), &[]));
+    let words = "csv.file jobs.csv: is larger than 67108864 bytes: keep a part of it";
+    assert!(why.contains(words), "no {words} in {why}");
 }
 
 #[test]

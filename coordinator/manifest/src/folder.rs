@@ -117,7 +117,11 @@ pub fn is_manifest(path: &Path) -> bool {
 }
 
 /// A file's text, or what is wrong with it.
-pub fn read_text(root: &Path, file: &str, bytes_max: u64) -> Result<String, Unreadable> {
+pub fn read_text(
+    root: &Path,
+    file: impl AsRef<Path>,
+    bytes_max: u64,
+) -> Result<String, Unreadable> {
     let path = root.join(file);
     let wrong = |error: io::Error| Unreadable::Io(error.kind(), error.to_string());
     let meta = fs::metadata(&path).map_err(wrong)?;
