@@ -41,7 +41,7 @@ use self::fixed_pools::FixedPools;
 use self::fleet::{ClusterRun, Fleet, Scaling};
 use self::leases::Leases;
 use self::load::{ClusterLoad, DeploymentLoad};
-pub use self::load::{Load, LoadFile};
+pub use self::load::{Distribution, Load, LoadFile};
 pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
 pub use self::page::page;
 pub use self::record::{Course, JobFigures, StreamFigures};

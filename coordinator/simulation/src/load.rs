@@ -23,7 +23,7 @@ use leasehold_manifest::{CountOrPercent, Problem, YamlFile};
 use leasehold_types::ClusterName;
 
 pub(crate) use self::arrivals::Arrivals;
-pub(crate) use self::distribution::Distribution;
+pub use self::distribution::Distribution;
 use self::spec::LoadSpec;
 
 /// The file of a load, read, and not yet compared with manifests.

@@ -12,6 +12,7 @@ mod polled_fleet;
 use std::time::Duration;
 
 use anyhow::Result;
+use leasehold_simulation::Distribution;
 use leasehold_types::Moment;
 
 use self::granted_fleet::GrantedFleet;
@@ -77,21 +78,20 @@ impl Rollout {
 
     fn job_times(self, number: usize) -> JobTimes {
         let rng = fastrand::Rng::with_seed(SEED + number as u64);
-        JobTimes { rng, mean: self.job_mean }
+        let longest = self.job_mean.mul_f64(JOB_MEANS_MAX);
+        JobTimes { rng, distribution: Distribution::exponential(self.job_mean, Some(longest)) }
     }
 }
 
 /// The run times of one worker's jobs.
 struct JobTimes {
     rng: fastrand::Rng,
-    mean: Duration,
+    distribution: Distribution,
 }
 
 impl JobTimes {
     fn draw(&mut self) -> Duration {
-        // Above 0, so that the logarithm is finite.
-        let share_of_longer_jobs = 1.0 - self.rng.f64();
-        self.mean.mul_f64((-share_of_longer_jobs.ln()).clamp(0.0, JOB_MEANS_MAX))
+        self.distribution.draw(&mut self.rng)
     }
 }
 

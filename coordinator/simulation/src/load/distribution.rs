@@ -11,22 +11,40 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A distribution of durations.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Distribution {
+pub enum Distribution {
     /// Always the same.
     Constant(Duration),
     /// Every one between two is as likely.
-    Uniform { min: Duration, max: Duration },
+    Uniform {
+        /// The shortest.
+        min: Duration,
+        /// The longest.
+        max: Duration,
+    },
     /// Many short ones and few long ones, without a memory.
-    Exponential { mean: Duration, max: Duration },
-    /// Its logarithm is distributed normally, with this standard deviation.
-    Lognormal { median: Duration, deviation: f64, max: Duration },
+    Exponential {
+        /// The mean of what is not cut.
+        mean: Duration,
+        /// What is longer is cut to this.
+        max: Duration,
+    },
+    /// Its logarithm is distributed normally.
+    Lognormal {
+        /// Half of them are shorter.
+        median: Duration,
+        /// The standard deviation of the logarithm.
+        deviation: f64,
+        /// What is longer is cut to this.
+        max: Duration,
+    },
     /// One of these, each as likely; at least one.
     Samples(Arc<[Duration]>),
 }
 
 impl Distribution {
     /// Exponential, cut at `max`.
-    pub(super) fn exponential(mean: Duration, max: Option<Duration>) -> Self {
+    #[must_use]
+    pub fn exponential(mean: Duration, max: Option<Duration>) -> Self {
         Self::Exponential { mean, max: max.unwrap_or(LONGEST) }
     }
 
@@ -37,7 +55,7 @@ impl Distribution {
     }
 
     /// The next one.
-    pub(crate) fn draw(&self, rng: &mut fastrand::Rng) -> Duration {
+    pub fn draw(&self, rng: &mut fastrand::Rng) -> Duration {
         match self {
             Self::Constant(duration) => *duration,
             Self::Uniform { min, max } => *min + (*max - *min).mul_f64(rng.f64()),
