@@ -9,13 +9,15 @@
 //! * `fleet`: pods, jobs and events. The pods' slots come from `slots`: either the `leases` of a
 //!   cell, or `fixed_pools`.
 //! * `record`: sums over time, which become the figures of an `outcome`.
-//! * `page`: an outcome as one HTML file, with its `plots`.
+//! * `page`: an outcome as one HTML file, with its `plots`. What these have in common with the
+//!   plots of the report of `make bench` is in [`chart`].
 //!
 //! **Invariant**: the outcome follows from the load and the seed: no clock, no IO, no order of a
 //! hash map.
 
 mod autoscaler;
 mod cell;
+pub mod chart;
 mod deployment;
 mod fixed_pools;
 mod fleet;

@@ -3,16 +3,11 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
+use crate::chart::{self, COLORS, ROOM};
 use crate::outcome::{ClusterOutcome, Side, SideOutcome};
 
 const SIZE: (u32, u32) = (900, 360);
-const MARGIN: i32 = 16;
-const CAPTION_SIZE: i32 = 18;
-const LABEL_WIDTH: i32 = 70;
-const LABEL_HEIGHT: i32 = 45;
 const BUDGET_COLOR: RGBColor = RGBColor(110, 110, 110);
-/// How far beyond the highest value an axis goes.
-const ROOM: f64 = 1.1;
 
 /// One line of a plot: a value for each part of the time.
 struct Line {
@@ -65,9 +60,9 @@ fn workers(side: &SideOutcome) -> Vec<f64> {
 
 fn color(side: Side) -> RGBColor {
     match side {
-        Side::Leasehold => RGBColor(31, 119, 180),
-        Side::Deployment => RGBColor(255, 127, 14),
-        Side::Autoscaler => RGBColor(44, 160, 44),
+        Side::Leasehold => COLORS[0],
+        Side::Deployment => COLORS[1],
+        Side::Autoscaler => COLORS[2],
     }
 }
 
@@ -88,27 +83,16 @@ fn draw_lines(
     let values = lines.iter().flat_map(|line| line.values.iter().copied());
     let top = values.fold(1.0, f64::max) * ROOM;
     let parts = lines.iter().map(|line| line.values.len()).max().unwrap_or(1);
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(caption, ("sans-serif", CAPTION_SIZE))
-        .margin(MARGIN)
-        .x_label_area_size(LABEL_HEIGHT)
-        .y_label_area_size(LABEL_WIDTH)
+    let area = chart::area(svg, SIZE)?;
+    let mut chart = chart::builder(&area, caption)
         .build_cartesian_2d(0.0..parts as f64 * part_hours, 0.0..top)?;
     chart.configure_mesh().x_desc("hours since the start").y_desc(unit).draw()?;
     for line in lines {
-        let color = line.color;
         let point = |(part, value): (usize, &f64)| ((part as f64 + 0.5) * part_hours, *value);
-        let points: Vec<(f64, f64)> = line.values.iter().enumerate().map(point).collect();
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-            .label(line.name.clone())
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], color));
+        let points = line.values.iter().enumerate().map(point).collect();
+        chart::draw_line(&mut chart, &line.name, line.color, points)?;
     }
-    let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::UpperRight);
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    chart::draw_legend(&mut chart, SeriesLabelPosition::UpperRight)?;
     area.present()?;
     Ok(())
 }

@@ -1,22 +1,13 @@
 //! The plots of a report, as SVG.
 
 use anyhow::Result;
-use plotters::coord::CoordTranslate;
+use leasehold_simulation::chart::{self, COLORS, ROOM};
 use plotters::prelude::*;
 
 use super::push::{Push, Pushes};
 use super::results::{Results, SizeFigures};
 
 const SIZE: (u32, u32) = (900, 540);
-const MARGIN: i32 = 16;
-const CAPTION_SIZE: i32 = 20;
-const LABEL_WIDTH: i32 = 70;
-const LABEL_HEIGHT: i32 = 45;
-/// The colours of what is compared, in its order.
-const COLORS: [RGBColor; 3] =
-    [RGBColor(31, 119, 180), RGBColor(255, 127, 14), RGBColor(44, 160, 44)];
-/// How far beyond the highest value an axis goes.
-const ROOM: f64 = 1.1;
 /// The least that an axis of times shows, in milliseconds: an axis without length has no points.
 const MS_MIN: f64 = 1.0;
 
@@ -64,14 +55,9 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>> {
 /// First, p50 and all of each peer, the median over all rounds.
 fn draw_push(compared: &[Pushes], svg: &mut String) -> Result<()> {
     let top = compared.iter().map(|pushes| pushes.median(Push::all)).fold(MS_MIN, f64::max);
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    let area = chart::area(svg, SIZE)?;
     let width = FIGURES.len() as f64 * GROUP_WIDTH;
-    let mut chart = ChartBuilder::on(&area)
-        .caption("One push: first, p50 and all receivers", ("sans-serif", CAPTION_SIZE))
-        .margin(MARGIN)
-        .x_label_area_size(LABEL_HEIGHT)
-        .y_label_area_size(LABEL_WIDTH)
+    let mut chart = chart::builder(&area, "One push: first, p50 and all receivers")
         .build_cartesian_2d(0.0..width, 0.0..top * ROOM)?;
     chart
         .configure_mesh()
@@ -93,19 +79,8 @@ fn draw_push(compared: &[Pushes], svg: &mut String) -> Result<()> {
             .label(pushes.name.clone())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
     }
-    draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
+    chart::draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
-    Ok(())
-}
-
-/// The names of the series, in a box over the plot.
-fn draw_legend<'a, C: CoordTranslate>(
-    chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
-    position: SeriesLabelPosition,
-) -> Result<()> {
-    let mut labels = chart.configure_series_labels();
-    labels.position(position);
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
     Ok(())
 }
 
@@ -122,25 +97,17 @@ fn draw_distribution(compared: &[Pushes], svg: &mut String) -> Result<()> {
     let rounds: Vec<(String, Push)> =
         compared.iter().filter_map(|pushes| Some((pushes.name.clone(), last(pushes)?))).collect();
     let end = rounds.iter().map(|(_, push)| push.all()).fold(MS_MIN, f64::max);
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption("Receivers that one push has reached", ("sans-serif", CAPTION_SIZE))
-        .margin(MARGIN)
-        .x_label_area_size(LABEL_HEIGHT)
-        .y_label_area_size(LABEL_WIDTH)
+    let area = chart::area(svg, SIZE)?;
+    let mut chart = chart::builder(&area, "Receivers that one push has reached")
         .build_cartesian_2d(0.0..end * ROOM, 0.0..100.0_f64)?;
     chart.configure_mesh().x_desc("ms after the edit").y_desc("% of the receivers").draw()?;
     for ((name, push), color) in rounds.into_iter().zip(COLORS) {
         let receivers = push.times().len() as f64;
         let share = |(index, at): (usize, &f64)| (*at, (index + 1) as f64 / receivers * 100.0);
-        let points: Vec<(f64, f64)> = push.times().iter().enumerate().map(share).collect();
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], color));
+        let points = push.times().iter().enumerate().map(share).collect();
+        chart::draw_line(&mut chart, &name, color, points)?;
     }
-    draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
+    chart::draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
     area.present()?;
     Ok(())
 }
@@ -154,15 +121,10 @@ fn draw_sizes(sizes: &[SizeFigures], svg: &mut String) -> Result<()> {
     let all = SIZE_LINES.iter().flat_map(|(_, of)| points(*of));
     let top = all.map(|(_, ms)| ms).fold(MS_MIN, f64::max);
     let most = sizes.iter().map(|figures| figures.agents).max().unwrap_or(1) as f64;
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    let area = chart::area(svg, SIZE)?;
     // A whole power of ten, so that the axis has at least two labels.
     let end = 10_f64.powf(top.log10().floor() + 1.0);
-    let mut chart = ChartBuilder::on(&area)
-        .caption("Time over the number of agents", ("sans-serif", CAPTION_SIZE))
-        .margin(MARGIN)
-        .x_label_area_size(LABEL_HEIGHT)
-        .y_label_area_size(LABEL_WIDTH)
+    let mut chart = chart::builder(&area, "Time over the number of agents")
         .build_cartesian_2d(0.0..most * ROOM, (MS_MIN..end).log_scale())?;
     chart
         .configure_mesh()
@@ -175,12 +137,9 @@ fn draw_sizes(sizes: &[SizeFigures], svg: &mut String) -> Result<()> {
         let points = points(*of);
         let dots = points.iter().map(|point| Circle::new(*point, 4, color.filled()));
         chart.draw_series(dots)?;
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], color));
+        chart::draw_line(&mut chart, name, color, points)?;
     }
-    draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
+    chart::draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
     area.present()?;
     Ok(())
 }
