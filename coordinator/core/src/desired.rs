@@ -83,6 +83,13 @@ impl Cluster {
     }
 }
 
+/// The number of workers that a budget asks for, of which each takes so many jobs at most: rounded
+/// up.
+#[must_use]
+pub fn workers_for(jobs_max: u32, jobs_per_worker_max: u32) -> u32 {
+    jobs_max.div_ceil(jobs_per_worker_max.max(1))
+}
+
 /// Which workers of a cluster get slots first, where their rollout generations differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RolloutOrder {
@@ -216,6 +223,16 @@ mod tests {
 
     fn cluster() -> Arc<Cluster> {
         Arc::new(Cluster::example())
+    }
+
+    #[test]
+    fn a_budget_asks_for_workers_that_have_slots_for_all_of_it() {
+        for (jobs_max, jobs_per_worker_max, workers) in
+            [(8, 4, 2), (9, 4, 3), (3, 4, 1), (0, 4, 0), (5, 0, 5)]
+        {
+            let found = workers_for(jobs_max, jobs_per_worker_max);
+            assert_eq!(found, workers, "{jobs_max} / {jobs_per_worker_max}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_coordinator_core::desired::{Cluster, Desired, workers_for};
 use leasehold_manifest::{CountOrPercent, Problem, YamlFile};
 use leasehold_types::ClusterName;
 
@@ -155,7 +155,7 @@ impl ClusterLoad {
     /// The number of workers under a budget: that of the file, or as many as a workload gets that
     /// is made from the manifest.
     pub(crate) fn workers_for(&self, budget: u32) -> u32 {
-        self.workers.unwrap_or_else(|| budget.div_ceil(self.spec.jobs_per_worker_max))
+        self.workers.unwrap_or_else(|| workers_for(budget, self.spec.jobs_per_worker_max))
     }
 }
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+use leasehold_coordinator_core::desired::workers_for;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
@@ -150,7 +151,7 @@ pub(super) struct WorkloadFacts {
 /// The replicas that a cluster asks for.
 pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
     let (max_jobs, per_worker) = spec.jobs();
-    max_jobs.div_ceil(per_worker.max(1))
+    workers_for(max_jobs, per_worker)
 }
 
 /// The workload of a fleet; `None` if its pods come from elsewhere.

@@ -1,6 +1,7 @@
 //! The status of a WorkerCluster, as a function of the facts.
 
 use k8s_openapi::jiff::Timestamp;
+use leasehold_coordinator_core::desired::workers_for;
 use leasehold_coordinator_core::view::ClusterView;
 use leasehold_kube_api::names;
 use leasehold_kube_api::status::{
@@ -19,7 +20,7 @@ pub(super) fn status(
     before: &WorkerClusterStatus,
     now: Timestamp,
 ) -> WorkerClusterStatus {
-    let desired = |view: &ClusterView| view.jobs_max.div_ceil(view.jobs_per_worker_max.max(1));
+    let desired = |view: &ClusterView| workers_for(view.jobs_max, view.jobs_per_worker_max);
     let workers = WorkerSummary::of(facts, facts.view.as_ref().map_or(0, desired));
     let in_force =
         in_force_generation(facts.in_force, facts.view.is_some(), before.in_force_generation);
