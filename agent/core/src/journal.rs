@@ -27,6 +27,17 @@ pub trait Journal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalError(pub String);
 
+/// A journal that is written nowhere and never fails: for an agent that is simulated or measured,
+/// and has no successor.
+#[derive(Clone, Copy, Debug)]
+pub struct UnwrittenJournal;
+
+impl Journal for UnwrittenJournal {
+    fn append(&mut self, _: &Record) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
+
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "record")]

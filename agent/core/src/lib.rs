@@ -148,5 +148,5 @@ pub mod lease;
 
 pub use effect::{DrainCancelled, Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
 pub use holder::{Config, Holder, INCARNATION_OFFSET_MAX};
-pub use journal::{Journal, JournalError, Memory, Record};
+pub use journal::{Journal, JournalError, Memory, Record, UnwrittenJournal};
 pub use lease::{Lease, LeaseKinds, Outstanding, PoolView, RequestError, ShareLease, StreamLease};

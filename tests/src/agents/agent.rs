@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent::leader_watch::{LeaderWatch, Successor, WelcomedLink};
-use leasehold_agent_core::{
-    Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
-};
+use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice, Target, UnwrittenJournal};
 use leasehold_demo::clock;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
 use leasehold_types::{
@@ -120,15 +118,6 @@ impl Agent {
     }
 }
 
-/// A journal that always succeeds: the disk's time is not what is measured.
-struct Unwritten;
-
-impl Journal for Unwritten {
-    fn append(&mut self, _: &Record) -> Result<(), JournalError> {
-        Ok(())
-    }
-}
-
 /// A link from its dial on; dropping it ends it.
 struct Link {
     number: LinkNumber,
@@ -146,7 +135,7 @@ impl Drop for Link {
 struct Driver {
     number: usize,
     port: Port,
-    holder: Holder<Unwritten>,
+    holder: Holder<UnwrittenJournal>,
     record: Arc<FleetRecord>,
     coordinators: Arc<Coordinators>,
     /// The coordinator to dial next.
@@ -182,7 +171,7 @@ impl Driver {
             LeaderWatch::start(key.clone(), coordinators.addresses.clone(), port.clone());
         let config = Config { incarnation, ..Config::example(key) };
         let now = now();
-        let mut holder = Holder::new(config, Memory::default(), Unwritten, now);
+        let mut holder = Holder::new(config, Memory::default(), UnwrittenJournal, now);
         let start: StartId = format!("start-{number}").parse().expect("a start's id");
         holder.start_worker(start, 0, now).expect("nothing runs yet");
         Self {

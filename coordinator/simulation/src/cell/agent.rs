@@ -1,21 +1,11 @@
 //! A worker of a cell and its agent, as the cell keeps them.
 
-use leasehold_agent_core::{Config, Holder, Journal, JournalError, Memory, Record};
+use leasehold_agent_core::{Config, Holder, Memory, UnwrittenJournal};
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_types::{AgentId, LinkNumber, Moment, WorkerKey};
 
 use super::WorkerNumber;
 use crate::schedule::Place;
-
-/// A journal that is not kept: no simulated agent starts a second time.
-#[derive(Debug)]
-pub(super) struct Unkept;
-
-impl Journal for Unkept {
-    fn append(&mut self, _: &Record) -> Result<(), JournalError> {
-        Ok(())
-    }
-}
 
 /// Whether a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +21,7 @@ pub(super) enum WorkerPhase {
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) key: WorkerKey,
-    pub(super) holder: Holder<Unkept>,
+    pub(super) holder: Holder<UnwrittenJournal>,
     pub(super) phase: WorkerPhase,
     /// The newest link that it has dialled.
     pub(super) dialled: Option<LinkNumber>,
@@ -58,7 +48,7 @@ impl Agent {
         };
         Self {
             key,
-            holder: Holder::new(config, Memory::default(), Unkept, now),
+            holder: Holder::new(config, Memory::default(), UnwrittenJournal, now),
             phase: WorkerPhase::Running,
             dialled: None,
             open: None,

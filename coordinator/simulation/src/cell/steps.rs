@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use leasehold_agent_core::{Effect as AgentEffect, Holder, Notice as AgentNotice};
+use leasehold_agent_core::{
+    Effect as AgentEffect, Holder, Notice as AgentNotice, UnwrittenJournal,
+};
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::AgentMessage;
 use leasehold_types::{LinkNumber, Moment, WorkerKey};
 
-use super::agent::{Unkept, WorkerPhase};
+use super::agent::WorkerPhase;
 use super::{
     Cell, Connection, ELECTED_AFTER, Happening, IdleTime, LATENCY, Message, RENEWED_EVERY,
     SLOWDOWN, Sleeper, WorkerNumber,
@@ -168,7 +170,7 @@ impl Cell {
     pub(super) fn drive<R>(
         &mut self,
         worker: WorkerNumber,
-        happens: impl FnOnce(&mut Holder<Unkept>, Moment) -> R,
+        happens: impl FnOnce(&mut Holder<UnwrittenJournal>, Moment) -> R,
     ) -> Result<Option<R>> {
         let now = self.cores_now();
         let agent = &mut self.agents[worker];
