@@ -43,7 +43,7 @@ const SLOWDOWN: u32 = 100;
 const EXACT_MARGIN: Duration = Duration::from_secs(10);
 
 /// Names a worker of a cell: the first one is 0.
-pub type WorkerNumber = usize;
+pub(crate) type WorkerNumber = usize;
 
 /// Whether the beats of idle times are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,7 +38,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use leasehold_types::Moment;
 
-pub use self::cell::{Cell, Happening, IdleTime, WorkerNumber};
+pub use self::cell::{Cell, Happening, IdleTime};
 use self::fixed_pools::FixedPools;
 use self::fleet::{ClusterRun, Fleet, Scaling};
 use self::leases::Leases;
@@ -47,7 +47,7 @@ pub use self::load::{Distribution, Load, LoadFile};
 pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
 pub use self::page::page;
 pub use self::record::{Course, JobFigures, StreamFigures};
-pub use self::schedule::{Place, Schedule};
+pub use self::schedule::Schedule;
 
 /// The moment at which the time of a simulation begins.
 const START: Moment = Moment(1_000_000_000);

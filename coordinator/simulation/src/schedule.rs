@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use leasehold_types::Moment;
 
 /// An event's place among the others: its moment, then the order in which it was added.
-pub type Place = (Moment, u64);
+pub(crate) type Place = (Moment, u64);
 
 /// Events that are still to come.
 #[derive(Debug)]
