@@ -304,6 +304,12 @@ impl Cell {
         self.tell_gone(vec![self.agents[worker].key.clone()])
     }
 
+    /// The manifests in force.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
     /// Other manifests are in force.
     ///
     /// # Errors

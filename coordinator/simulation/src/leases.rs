@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use leasehold_coordinator_core::desired::Desired;
 use leasehold_types::{Moment, StreamKey, Token, WorkerKey, WorkerName};
 
 use crate::cell::{Cell, Happening, IdleTime, WorkerNumber};
@@ -23,7 +22,6 @@ const GRACE_BEYOND_DRAIN: Duration = Duration::from_secs(30);
 pub(crate) struct Leases<'a> {
     load: &'a Load,
     cell: Cell,
-    desired: Desired,
     /// The worker of each pod that has been ready, and the other way round.
     workers: BTreeMap<PodNumber, WorkerNumber>,
     pods: Vec<(PodNumber, usize)>,
@@ -60,11 +58,9 @@ impl<'a> Leases<'a> {
         seed: u64,
         start: Moment,
     ) -> Result<Self> {
-        let desired = load.desired.clone();
         Ok(Self {
             load,
-            cell: Cell::new(desired.clone(), idle_time, seed, start)?,
-            desired,
+            cell: Cell::new(load.desired.clone(), idle_time, seed, start)?,
             workers: BTreeMap::new(),
             pods: Vec::new(),
             releases: Schedule::new(start),
@@ -241,10 +237,11 @@ impl Slots for Leases<'_> {
 
     fn set_budget(&mut self, cluster: usize, jobs_max: u32, now: Moment) -> Result<()> {
         self.now = now;
-        if let Some(spec) = self.desired.clusters.get_mut(&self.load.clusters[cluster].name) {
+        let mut desired = self.cell.desired().clone();
+        if let Some(spec) = desired.clusters.get_mut(&self.load.clusters[cluster].name) {
             Arc::make_mut(spec).jobs_max = jobs_max;
         }
-        self.cell.set_desired(self.desired.clone(), now)?;
+        self.cell.set_desired(desired, now)?;
         self.take_happenings();
         Ok(())
     }
@@ -269,7 +266,7 @@ impl Slots for Leases<'_> {
     fn streams(&self, cluster: usize, end: Moment) -> Option<StreamFigures> {
         let name = &self.load.clusters[cluster].name;
         let mut figures = StreamFigures::default();
-        for (set, spec) in self.desired.sets.iter().filter(|(_, spec)| spec.cluster == *name) {
+        for (set, spec) in self.load.desired.sets.iter().filter(|(_, spec)| spec.cluster == *name) {
             for stream in spec.streams.iter() {
                 let key = StreamKey { set: set.clone(), stream: stream.name.clone() };
                 let known = self.streams.get(&key).cloned();
