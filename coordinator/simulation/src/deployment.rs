@@ -18,9 +18,20 @@ pub(crate) struct Deployment {
     replicas: u32,
     /// How many rollouts have begun.
     revision: u64,
-    limits: RolloutLimits,
+    /// The limits of the newest rollout; none before the first one.
+    limits: Option<RolloutLimits>,
     /// Those that are not deleted.
     pods: BTreeMap<PodNumber, PodState>,
+    counts: PodCounts,
+}
+
+/// How many of the pods are ready, how many are of the newest revision, and how many of the latter
+/// are not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PodCounts {
+    ready: u32,
+    new: u32,
+    new_starting: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +50,8 @@ pub(crate) struct DeploymentStep {
 impl Deployment {
     /// A Deployment without pods.
     pub(crate) fn new(replicas: u32) -> Self {
-        let limit = CountOrPercent::Percent(25);
-        let limits = RolloutLimits { max_surge: limit, max_unavailable: limit };
-        Self { replicas, revision: 0, limits, pods: BTreeMap::new() }
+        let counts = PodCounts::default();
+        Self { replicas, revision: 0, limits: None, pods: BTreeMap::new(), counts }
     }
 
     pub(crate) fn replicas(&self) -> u32 {
@@ -60,45 +70,66 @@ impl Deployment {
     /// All pods are to be replaced.
     pub(crate) fn begin_rollout(&mut self, limits: RolloutLimits) {
         self.revision += 1;
-        self.limits = limits;
+        self.limits = Some(limits);
+        self.counts = PodCounts { new: 0, new_starting: 0, ..self.counts };
     }
 
     /// A pod was created.
     pub(crate) fn created(&mut self, pod: PodNumber) {
-        self.pods.insert(pod, PodState { revision: self.revision, is_ready: false });
+        self.set_state(pod, Some(PodState { revision: self.revision, is_ready: false }));
     }
 
     /// A pod is ready, or no longer. Nothing happens if it was deleted.
     pub(crate) fn set_ready(&mut self, pod: PodNumber, is_ready: bool) {
-        if let Some(pod) = self.pods.get_mut(&pod) {
-            pod.is_ready = is_ready;
+        if let Some(state) = self.pods.get(&pod).copied() {
+            self.set_state(pod, Some(PodState { is_ready, ..state }));
         }
     }
 
     /// A pod was deleted, or has ended.
     pub(crate) fn removed(&mut self, pod: PodNumber) {
-        self.pods.remove(&pod);
+        self.set_state(pod, None);
+    }
+
+    /// A pod is in this state, or is there no longer.
+    fn set_state(&mut self, pod: PodNumber, state: Option<PodState>) {
+        let before = match state {
+            Some(state) => self.pods.insert(pod, state),
+            None => self.pods.remove(&pod),
+        };
+        for (counted, is_added) in [(before, false), (state, true)] {
+            let Some(state) = counted else { continue };
+            let is_new = self.is_new(&state);
+            let PodCounts { ready, new, new_starting } = &mut self.counts;
+            let is_of =
+                [(ready, state.is_ready), (new, is_new), (new_starting, is_new && !state.is_ready)];
+            for (count, _) in is_of.into_iter().filter(|(_, is_of)| *is_of) {
+                if is_added {
+                    *count += 1;
+                } else {
+                    *count -= 1;
+                }
+            }
+        }
     }
 
     /// What the controller does now. Of pods that are alike, that of the lowest `rank` is deleted
     /// first in a scale-in, and the newest one during a rollout.
     pub(crate) fn next_step<K: Ord>(&self, rank: impl Fn(PodNumber) -> K) -> DeploymentStep {
-        let pods = self.pods.values();
-        let new = pods.clone().filter(|pod| self.is_new(pod)).count() as u32;
-        let new_starting = pods.clone().filter(|pod| self.is_new(pod) && !pod.is_ready).count();
-        let ready = pods.clone().filter(|pod| pod.is_ready).count() as u32;
-        let total = pods.len() as u32;
-        if new == total {
+        // Counted with each change: to count all pods at each step would take quadratic time.
+        let PodCounts { ready, new, new_starting } = self.counts;
+        let total = self.pods.len() as u32;
+        let Some(limits) = self.limits.filter(|_| new != total) else {
             let deletes = self.lowest(|_| true, total.saturating_sub(self.replicas), rank);
             return DeploymentStep { creates: self.replicas.saturating_sub(total), deletes };
-        }
-        let (surge, unavailable) = self.limits.for_replicas(self.replicas);
+        };
+        let (surge, unavailable) = limits.for_replicas(self.replicas);
         let room = self.replicas.saturating_add(surge).saturating_sub(total);
         let creates = self.replicas.saturating_sub(new).min(room);
         let surplus = new.saturating_sub(self.replicas);
         let mut deletes = self.lowest(|pod| self.is_new(pod), surplus, Reverse);
         let ready_min = self.replicas.saturating_sub(unavailable);
-        let deletable = total.saturating_sub(ready_min + new_starting as u32);
+        let deletable = total.saturating_sub(ready_min + new_starting);
         if deletable > 0 {
             // Old pods that are not ready go first, since nobody misses them.
             let is_starting = |pod: &PodState| !self.is_new(pod) && !pod.is_ready;
@@ -127,8 +158,11 @@ impl Deployment {
         let chosen = self.pods.iter().filter(|(_, pod)| which(pod));
         let mut chosen: Vec<_> =
             chosen.map(|(number, pod)| (pod.is_ready, rank(*number), *number)).collect();
-        chosen.sort_unstable();
+        if let Some(last) = chosen.len().checked_sub(1) {
+            chosen.select_nth_unstable(last.min(most as usize));
+        }
         chosen.truncate(most as usize);
+        chosen.sort_unstable();
         chosen.into_iter().map(|(_, _, number)| number).collect()
     }
 }
@@ -227,5 +261,31 @@ mod tests {
         let limits = RolloutLimits { max_surge: CountOrPercent::Count(0), max_unavailable: zero };
         assert_eq!(limits.for_replicas(10), (0, 1));
         assert_eq!(limits.for_replicas(200), (0, 2));
+    }
+
+    #[test]
+    fn the_counts_are_those_of_the_pods_after_each_change() {
+        let limit = CountOrPercent::Count(1);
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut deployment = Deployment::new(5);
+        for change in 0..2_000 {
+            let pod = rng.usize(0..20);
+            match rng.u8(0..20) {
+                0 => deployment
+                    .begin_rollout(RolloutLimits { max_surge: limit, max_unavailable: limit }),
+                1..=6 => deployment.created(pod),
+                7..=14 => deployment.set_ready(pod, rng.bool()),
+                _ => deployment.removed(pod),
+            }
+            let of = |which: &dyn Fn(&PodState) -> bool| {
+                deployment.pods.values().filter(|pod| which(pod)).count() as u32
+            };
+            let counted = PodCounts {
+                ready: of(&|pod| pod.is_ready),
+                new: of(&|pod| deployment.is_new(pod)),
+                new_starting: of(&|pod| deployment.is_new(pod) && !pod.is_ready),
+            };
+            assert_eq!(deployment.counts, counted, "after change {change}");
+        }
     }
 }
