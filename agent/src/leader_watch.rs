@@ -119,23 +119,25 @@ struct Watcher<C> {
 
 impl<C: Connect + Sync> Watcher<C> {
     async fn run(mut self) {
-        let mut failures = 0;
+        if self.welcomed.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        let (mut link, mut failures) = (self.link_number(), 0);
         loop {
-            if self.welcomed.wait_for(Option::is_some).await.is_err() {
-                return;
-            }
             // Agents that start together, or lose a replica together, do not ask together.
             tokio::select! {
                 () = sleep(backoff::WATCH.wait(failures)) => {}
-                // Another leader: who was asked in vain may be a standby by now.
-                Ok(()) = self.welcomed.changed() => {
-                    failures = 0;
+                // One that was asked in vain may be a standby by now, or be reached again.
+                Ok(()) = self.another_link(link) => {
+                    (link, failures) = (self.link_number(), 0);
                     continue;
                 }
             }
-            let (begun, leader) = (Instant::now(), self.leader_epoch());
+            let begun = Instant::now();
             let address = self.next_address();
-            match self.watch(&address).await {
+            let watched = self.watch(&address).await;
+            failures = failures_after(failures, begun.elapsed(), watched.is_ok());
+            match watched {
                 Ok(successor) => {
                     tracing::debug!(asked = address, ?successor, "another replica leads now");
                     self.reported = Some((successor.over, successor.epoch));
@@ -148,13 +150,23 @@ impl<C: Connect + Sync> Watcher<C> {
                     tracing::debug!(asked = address, error, "cannot follow who leads");
                 }
             }
-            failures = failures_after(failures, begun.elapsed(), self.leader_epoch() != leader);
         }
     }
 
-    /// The epoch of the leader that has welcomed the agent last.
-    fn leader_epoch(&self) -> Option<Epoch> {
-        self.welcomed.borrow().as_ref().map(|link| link.epoch)
+    /// The number of the link on which the agent was welcomed last.
+    fn link_number(&self) -> Option<LinkNumber> {
+        self.welcomed.borrow().as_ref().map(|link| link.number)
+    }
+
+    /// Waits until the agent is welcomed on another link than this one. It returns at once where
+    /// that was during a watch, which takes note of each link.
+    async fn another_link(
+        &mut self,
+        than: Option<LinkNumber>,
+    ) -> Result<(), watch::error::RecvError> {
+        let is_another =
+            |link: &Option<WelcomedLink>| link.as_ref().map(|link| link.number) != than;
+        self.welcomed.wait_for(is_another).await.map(drop)
     }
 
     /// The next of the addresses, but for the leader's.
@@ -221,21 +233,66 @@ impl<C: Connect + Sync> Watcher<C> {
     }
 }
 
-/// The failures in a row after a watch that took this long. A failover ends a watch, and a replica
-/// that was asked in vain before it may be a standby by now.
-fn failures_after(failures: u32, took: Duration, has_new_leader: bool) -> u32 {
-    if has_new_leader || took >= backoff::RAN_WELL { 0 } else { failures.saturating_add(1) }
+/// The failures in a row after a watch that took this long, and found a successor or not.
+fn failures_after(failures: u32, took: Duration, has_successor: bool) -> u32 {
+    if has_successor || took >= backoff::RAN_WELL { 0 } else { failures.saturating_add(1) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use futures_util::FutureExt as _;
+
     use super::*;
 
+    /// No coordinator can be reached.
+    struct Unreachable;
+
+    impl Connect for Unreachable {
+        async fn connect(&self, _: &str) -> anyhow::Result<Connection> {
+            pending().await
+        }
+    }
+
+    fn link(number: u64) -> Option<WelcomedLink> {
+        let (address, number) = ("127.0.0.1:7400".to_owned(), LinkNumber(number));
+        Some(WelcomedLink { number, address, epoch: Epoch(1), cell: None })
+    }
+
     #[test]
-    fn only_watches_in_vain_under_one_leader_lengthen_the_wait() {
-        let soon = Duration::from_secs(4);
-        assert_eq!(failures_after(2, soon, false), 3);
-        assert_eq!(failures_after(2, soon, true), 0);
+    fn only_short_watches_without_a_successor_lengthen_the_wait() {
+        let short = Duration::from_secs(4);
+        assert_eq!(failures_after(2, short, false), 3);
+        assert_eq!(failures_after(2, short, true), 0);
         assert_eq!(failures_after(2, backoff::RAN_WELL, false), 0);
+    }
+
+    #[test]
+    fn a_link_that_a_watch_has_noted_ends_the_wait_all_the_same() {
+        let (welcomed, welcomed_seen) = watch::channel(link(1));
+        let worker = WorkerKey {
+            cluster: "builds".parse().expect("a cluster's name"),
+            worker: "w-0".parse().expect("a worker's name"),
+        };
+        let mut watcher = Watcher {
+            worker,
+            coordinators: Vec::new(),
+            next: 0,
+            connect: Unreachable,
+            welcomed: welcomed_seen,
+            successors: mpsc::channel(SUCCESSORS_MAX).0,
+            reported: None,
+        };
+        let first = watcher.link_number();
+        let is_another = |watcher: &mut Watcher<Unreachable>| {
+            watcher.another_link(first).now_or_never().is_some()
+        };
+        assert!(!is_another(&mut watcher), "no link but the first");
+        welcomed.send_replace(link(2));
+        watcher.link().expect("a watch notes the second");
+        assert!(is_another(&mut watcher), "the second link");
+        welcomed.send_replace(link(1));
+        assert!(!is_another(&mut watcher), "the first again");
     }
 }
