@@ -82,7 +82,7 @@ impl FileShares {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_types::limits::WORKERS_MAX;
+    use leasehold_types::limits::{SESSIONS_MAX_DEFAULT, WORKERS_MAX};
 
     use super::*;
 
@@ -106,6 +106,14 @@ mod tests {
         for (files, watches) in [(20_000, 5_835), (65_536, WORKERS_MAX)] {
             let shares = FileShares::of(files);
             assert_eq!(shares.leader_watches(shares.sessions(WORKERS_MAX)), watches, "{files}");
+        }
+        // What OPERATIONS says of the default and of the most agents.
+        for (agents, to_connect, to_follow) in
+            [(SESSIONS_MAX_DEFAULT as usize, 18_000, 31_000), (WORKERS_MAX, 32_768, 53_000)]
+        {
+            assert_eq!(FileShares::of(to_connect).sessions(agents), agents);
+            assert!(FileShares::of(to_connect).leader_watches(agents) < agents);
+            assert_eq!(FileShares::of(to_follow).leader_watches(agents), agents);
         }
         // Too few for anything: no limit is 0.
         let none = FileShares::of(0);
