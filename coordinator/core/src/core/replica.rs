@@ -33,8 +33,8 @@ pub(super) use preview::SetPreview;
 /// Beats per lease time: an agent that misses three answers, and then asks two replicas in vain,
 /// still has time left.
 const BEATS_PER_TTL: u32 = 5;
-/// The longest time between two beats. Changes that others wait for are sent at once; a leader that
-/// answers no beat, although its connections live, is left after three of them.
+/// The longest time between two beats. Changes that others wait for are sent at once, and a leader
+/// that hangs is noticed without beats: by a standby, by agents that follow there, by keepalives.
 const BEAT_MAX: Duration = Duration::from_secs(5);
 
 /// The state that outlives a term.
