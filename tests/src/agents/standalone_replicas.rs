@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use leasehold_demo::clock;
 use leasehold_types::Moment;
+use leasehold_types::limits::{SESSIONS_MAX_DEFAULT, WORKERS_MAX};
 use rustix::process::Signal;
 
 use crate::answers::{shows, value};
@@ -40,8 +41,7 @@ impl StandaloneReplicas {
         let mut replicas = Self { folder, agents, ttl_seconds, replicas: Vec::new() };
         replicas.put_cluster(JOBS_PER_WORKER);
         for name in ["one", "two"] {
-            let addresses = [free_address(), free_address()];
-            let replica = Replica::start_at(replicas.folder.path(), name, addresses, &[]);
+            let replica = replicas.start_replica(name, [free_address(), free_address()]);
             replicas.replicas.push(replica);
         }
         eventually("a leader", || replicas.leader());
@@ -134,7 +134,7 @@ impl StandaloneReplicas {
 
     /// Starts another replica where a killed one was.
     pub fn start_again(&mut self, at: [SocketAddr; 2]) {
-        let replica = Replica::start_at(self.folder.path(), "again", at, &[]);
+        let replica = self.start_replica("again", at);
         let http = replica.http;
         self.replicas.push(replica);
         eventually("the standby", || get(http, "/metrics"));
@@ -173,6 +173,13 @@ impl StandaloneReplicas {
     pub fn memory_mib(&self) -> u64 {
         let used = |replica: &Replica| memory_kib(replica.process.id(), PEAK_MEMORY);
         self.replicas.iter().filter_map(used).max().unwrap_or(0) / 1024
+    }
+
+    /// Starts one that admits all agents, also more than by default.
+    fn start_replica(&self, name: &str, addresses: [SocketAddr; 2]) -> Replica {
+        let sessions_max = self.agents.clamp(SESSIONS_MAX_DEFAULT as usize, WORKERS_MAX);
+        let flags = ["--sessions-max", &sessions_max.to_string()];
+        Replica::start_at(self.folder.path(), name, addresses, &flags)
     }
 
     fn leader(&self) -> Option<usize> {
