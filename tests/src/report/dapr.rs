@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use leasehold_demo::clock::{self, POLL};
@@ -19,6 +18,7 @@ use prost::bytes::Bytes;
 use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
@@ -85,9 +85,9 @@ impl Placement {
         }
         let folder = tempfile::tempdir()?;
         let address = free_address();
-        let process = start_server(&server, folder.path(), address);
+        let mut process = start_server(&server, folder.path(), address);
         let begun = now();
-        let first = open_first(address).await.with_context(|| process.log())?;
+        let first = open_first(&mut process, address).await.with_context(|| process.log())?;
         let mut placement = Self {
             address,
             settled: hosts,
@@ -172,14 +172,20 @@ fn start_server(program: &Path, folder: &Path, address: SocketAddr) -> Process {
 }
 
 /// Opens the stream of the first host: the server refuses all until it leads its cluster.
-async fn open_first(address: SocketAddr) -> Result<Host> {
-    let begun = Instant::now();
-    loop {
-        match Host::open(address, 0).await {
-            Err(_) if begun.elapsed() < HANG => tokio::time::sleep(POLL).await,
-            opened => return opened,
+async fn open_first(process: &mut Process, address: SocketAddr) -> Result<Host> {
+    let opened = async {
+        loop {
+            let error = match Host::open(address, 0).await {
+                Ok(host) => return Ok(host),
+                Err(error) => error,
+            };
+            if let Some(status) = process.ended() {
+                return Err(error.context(format!("it has ended: {status}")));
+            }
+            sleep(POLL).await;
         }
-    }
+    };
+    timeout(HANG, opened).await.context("Dapr's placement opens no stream")?
 }
 
 /// A host with an open stream.
