@@ -64,7 +64,7 @@ demo: ## Two coordinators and six agents with real workers; about a minute. `mak
 	@KEEP=$(KEEP) "$(TARGET)/debug/demo"
 
 .PHONY: test
-test: fresh-notes tools ## Every test: crates, simulator, fuzzers, processes, contract, grpcurl, Kubernetes; .cache/test has their logs. `make test`
+test: enough-space fresh-notes tools ## Every test: crates, simulator, fuzzers, processes, contract, grpcurl, Kubernetes; .cache/test has their logs. `make test`
 	@tests/tools/test
 
 .PHONY: check
@@ -227,6 +227,10 @@ cluster: tools ## A real Kubernetes to try things by hand in, until Ctrl-C. `mak
 clean: ## Removes everything that was built. `make clean`
 	@cargo clean
 	@rm -rf .cache
+
+.PHONY: enough-space
+enough-space:
+	@tests/tools/check_free_space
 
 .PHONY: fresh-notes
 fresh-notes:

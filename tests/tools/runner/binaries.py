@@ -45,6 +45,12 @@ class TestBinary:
         return [line.removesuffix(": test") for line in lines if line.endswith(": test")]
 
 
+def built_folder() -> Path:
+    """The folder of the programs that cargo builds."""
+    profile = "release" if "--release" in CARGO_FLAGS else "debug"
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / profile
+
+
 def build(arguments: list[str], wrapper: list[str] | None = None) -> list[TestBinary]:
     """Builds what `cargo test ARGUMENTS` would run. Shows cargo's progress.
 

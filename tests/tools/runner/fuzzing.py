@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .binaries import CARGO_FLAGS, ROOT, BuildFailed
+from .binaries import CARGO_FLAGS, ROOT, BuildFailed, built_folder
 
 PACKAGE = ROOT / "tests/fuzz"
 CACHE = ROOT / ".cache/fuzz"
@@ -110,16 +110,10 @@ def build(some: list[Fuzzer]) -> None:
     environment = {**os.environ, "RUSTC_WORKSPACE_WRAPPER": str(WRAPPER)}
     if subprocess.run(command, cwd=ROOT, env=environment).returncode != 0:
         raise BuildFailed(" ".join(command))
-    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     for one in some:
         one.program.parent.mkdir(parents=True, exist_ok=True)
         one.program.unlink(missing_ok=True)
-        shutil.copy2(target / profile() / one.name, one.program)
-
-
-def profile() -> str:
-    """The folder of the programs that cargo builds."""
-    return "release" if "--release" in CARGO_FLAGS else "debug"
+        shutil.copy2(built_folder() / one.name, one.program)
 
 
 def has_passed(fuzzer: Fuzzer, seconds: int) -> bool:
