@@ -8,16 +8,15 @@ mod drain;
 mod failure;
 mod grants;
 mod link;
+mod node_tables;
 mod show;
 mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms, WorkerFailure};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::share::Route;
 use leasehold_types::{
     CellId, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey, StartId, StreamKey,
     TermId, Token,
@@ -28,6 +27,7 @@ use crate::effect::{DrainCancelled, Effect, Notice, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
 use crate::lease::LeaseKinds;
 use link::Link;
+use node_tables::NodeTables;
 
 /// The state of one agent.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub struct Holder<J> {
     /// The pool has expired to its floor, and was not renewed since.
     pool_expired: bool,
     streams: BTreeMap<StreamKey, Held>,
+    /// The workers of the nodes that its shares lead to.
+    tables: NodeTables,
     /// The kinds of leases that the worker may have seen, according to the journal.
     shown: LeaseKinds,
     /// The highest token of all applied grants: a lower one that is not held was released.
@@ -116,9 +118,16 @@ struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Binding {
     key: ShareKey,
-    /// Its load, which is fixed for a token, and its routes, which may change. The journal has only
-    /// the nodes of the routes.
-    share: Option<Arc<Share>>,
+    share: Option<HeldShare>,
+}
+
+/// What a coordinator has told of a share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HeldShare {
+    /// It is fixed for a token.
+    load: Load,
+    /// The nodes that documents go to from here. They may change.
+    next: Vec<NodeName>,
 }
 
 /// The report of a worker that counts its own jobs.
@@ -143,10 +152,8 @@ impl<J: Journal> Holder<J> {
         // Without a record of this, the worker may have seen all leases.
         let shown = memory.shown.unwrap_or(LeaseKinds::ALL);
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
-            // The endpoints are unknown until a coordinator sends them.
-            let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
-            let next = || remembered.next.iter().map(route).collect();
-            let share = remembered.load.map(|load| Arc::new(Share { load, next: next() }));
+            let next = &remembered.next;
+            let share = remembered.load.map(|load| HeldShare { load, next: next.clone() });
             let mut held = Held::new(stream, remembered.token, remembered.pinned, share);
             held.lapses = remembered.lapses;
             held.shown = held.is_for_worker(&config) && held.is_of(shown);
@@ -180,6 +187,8 @@ impl<J: Journal> Holder<J> {
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),
             streams,
+            // The endpoints are unknown until a coordinator sends them.
+            tables: NodeTables::default(),
             shown,
             deferred: Vec::new(),
             released: Vec::new(),
@@ -397,7 +406,7 @@ impl<J: Journal> Holder<J> {
 
 impl Held {
     /// A lease that the worker has not seen.
-    fn new(stream: &StreamKey, token: Token, pinned: bool, share: Option<Arc<Share>>) -> Self {
+    fn new(stream: &StreamKey, token: Token, pinned: bool, share: Option<HeldShare>) -> Self {
         let binding = ShareKey::of(stream).map(|key| Binding { key, share });
         Self { token, pinned, lapses: None, revoked: None, shown: false, binding }
     }
@@ -412,8 +421,8 @@ impl Held {
         self.binding.is_none() || config.exposes_bindings
     }
 
-    fn share(&self) -> Option<&Share> {
-        self.binding.as_ref()?.share.as_deref()
+    fn share(&self) -> Option<&HeldShare> {
+        self.binding.as_ref()?.share.as_ref()
     }
 
     /// Its load, if it is a share.
@@ -423,30 +432,27 @@ impl Held {
 
     /// Its record in the journal, without its end.
     fn record(&self, stream: &StreamKey) -> Record {
-        let next = self.share().into_iter().flat_map(|share| &share.next);
+        let next = self.share().map_or(&[][..], |share| &share.next);
         Record::Stream {
             stream: stream.clone(),
             token: self.token,
             pinned: self.pinned,
             load: self.load(),
-            next: next.map(|route| route.node.clone()).collect(),
+            next: next.to_vec(),
         }
     }
 
-    /// Takes the routes from a grant; returns whether they changed.
-    fn update_routes(&mut self, granted: Option<&Arc<Share>>) -> bool {
+    /// Takes the next nodes from a grant; returns whether they changed.
+    fn update_next(&mut self, granted: Option<&Share>) -> bool {
         let Some((binding, granted)) = self.binding.as_mut().zip(granted) else { return false };
-        let (load, same) = match &binding.share {
-            None => (granted.load, false),
+        let mut share = HeldShare::of(granted);
+        if let Some(held) = &binding.share {
             // The load is fixed for a token, whatever the grant contains.
-            Some(held) => (held.load, held.next == granted.next),
-        };
-        if !same {
-            let whole = load == granted.load;
-            let next = || Arc::new(Share { load, next: granted.next.clone() });
-            binding.share = Some(if whole { granted.clone() } else { next() });
+            share.load = held.load;
         }
-        !same
+        let has_changed = binding.share.as_ref() != Some(&share);
+        binding.share = Some(share);
+        has_changed
     }
 
     /// When the lease ends, if it ends by time.
@@ -456,5 +462,12 @@ impl Held {
 
     fn has_ended(&self, renewed_until: Moment, now: Moment) -> bool {
         self.until(renewed_until).is_some_and(|until| until <= now)
+    }
+}
+
+impl HeldShare {
+    fn of(granted: &Share) -> Self {
+        let next = granted.next.iter().map(|route| route.node.clone()).collect();
+        Self { load: granted.load, next }
     }
 }

@@ -1,7 +1,9 @@
 //! The lease as a worker sees it, and the reasons of refusals.
 
-use leasehold_types::share::Route;
-use leasehold_types::{Load, Moment, ShareKey, StreamKey, Token};
+use std::sync::Arc;
+
+use leasehold_types::share::Endpoint;
+use leasehold_types::{Load, Moment, NodeName, ShareKey, StreamKey, Token};
 use serde::{Deserialize, Serialize};
 
 /// Kinds of leases besides the pool.
@@ -100,8 +102,18 @@ pub struct ShareLease {
     pub revoked: Option<Moment>,
     /// The worker's share of the load.
     pub load: Load,
-    /// Where documents go from here, by node.
-    pub next: Vec<Route>,
+    /// Where documents go from here.
+    pub next: Vec<NextNode>,
+}
+
+/// A node that documents go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextNode {
+    /// The node.
+    pub node: NodeName,
+    /// The workers that serve it, by name; empty if none does at present, and before a coordinator
+    /// has told them.
+    pub endpoints: Arc<[Endpoint]>,
 }
 
 /// What a drain waits for.

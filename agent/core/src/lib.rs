@@ -149,4 +149,6 @@ pub mod lease;
 pub use effect::{DrainCancelled, Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
 pub use holder::{Config, Holder, INCARNATION_OFFSET_MAX};
 pub use journal::{Journal, JournalError, Memory, Record, UnwrittenJournal};
-pub use lease::{Lease, LeaseKinds, Outstanding, PoolView, RequestError, ShareLease, StreamLease};
+pub use lease::{
+    Lease, LeaseKinds, NextNode, Outstanding, PoolView, RequestError, ShareLease, StreamLease,
+};

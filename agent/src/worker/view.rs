@@ -2,9 +2,9 @@
 //!
 //! Invariant: counted from the moment of the request, no duration exceeds the remaining lease time.
 
-use leasehold_agent_core::{Lease, ShareLease};
+use leasehold_agent_core::{Lease, NextNode, ShareLease};
 use leasehold_proto::worker::v1 as wire;
-use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::share::Endpoint;
 use leasehold_types::{Load, Moment, WorkerKey};
 use serde::{Serialize, Serializer};
 
@@ -219,10 +219,10 @@ impl BindingView {
     }
 }
 
-impl From<&Route> for NextView {
-    fn from(route: &Route) -> Self {
-        let endpoints = route.endpoints.iter().map(Into::into).collect();
-        Self { node: route.node.to_string(), endpoints }
+impl From<&NextNode> for NextView {
+    fn from(next: &NextNode) -> Self {
+        let endpoints = next.endpoints.iter().map(Into::into).collect();
+        Self { node: next.node.to_string(), endpoints }
     }
 }
 
@@ -304,7 +304,7 @@ mod tests {
             load: "10".parse().expect("a load"),
             draining: address.is_none(),
         };
-        let endpoints = vec![endpoint("w2", Some("10.0.0.2:80")), endpoint("w3", None)];
+        let endpoints = [endpoint("w2", Some("10.0.0.2:80")), endpoint("w3", None)].into();
         let ms = |ms: u64| Moment(ms * 1_000_000);
         let binding = ShareLease {
             key,
@@ -312,7 +312,7 @@ mod tests {
             until: Some(ms(9_000)),
             revoked: None,
             load: "2.5".parse().expect("a load"),
-            next: vec![Route { node: "out".parse().expect("a name"), endpoints }],
+            next: vec![NextNode { node: "out".parse().expect("a name"), endpoints }],
         };
         let lease = Lease {
             version: 3,

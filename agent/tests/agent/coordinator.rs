@@ -234,7 +234,8 @@ pub fn route(node: &str, endpoints: &[(&str, &str, &str)]) -> Route {
         load: load.parse().unwrap(),
         draining: false,
     };
-    Route { node: node.parse().unwrap(), endpoints: endpoints.iter().map(endpoint).collect() }
+    let endpoints = endpoints.iter().map(endpoint).collect();
+    Route { node: node.parse().unwrap(), endpoints: Some(endpoints) }
 }
 
 /// The session of one agent.

@@ -49,6 +49,8 @@
 //!   and dropped when the term ends.
 //! * `ledger`: claims on streams, and committed slots. Invariant: it never has fewer slots or
 //!   leases than workers may use.
+//! * `sent_tables`: which tables of nodes were sent to an agent. Invariant: a change is made from
+//!   the version that was sent last.
 //! * [`planner`]: pure functions, which see no time, ledger or leadership.
 //! * [`exposure`]: what is stored about a worker. Invariant: an unreadable entry counts as
 //!   everything.
@@ -208,6 +210,7 @@ mod merge;
 mod observed;
 mod ordered_table;
 pub mod planner;
+mod sent_tables;
 pub mod turn;
 pub mod view;
 

@@ -930,6 +930,9 @@ pub struct Grant {
     /// absent where this worker is of the newest one, or has all that it may.
     #[prost(uint64, optional, tag = "11")]
     pub newer_generation: ::core::option::Option<u64>,
+    /// Tables of the nodes that shares of the worker lead to, and their changes. From protocol 2 on.
+    #[prost(message, repeated, tag = "12")]
+    pub tables: ::prost::alloc::vec::Vec<TableGrant>,
 }
 impl ::prost::Name for Grant {
     const NAME: &'static str = "Grant";
@@ -1010,9 +1013,12 @@ pub struct Share {
     /// The load that is its own, in thousandths of a document per second.
     #[prost(uint64, tag = "1")]
     pub load_milli: u64,
-    /// Where documents go from here.
+    /// Where documents go from here, in protocol 1.
     #[prost(message, repeated, tag = "2")]
     pub next: ::prost::alloc::vec::Vec<Route>,
+    /// The nodes that documents go to from here, from protocol 2 on: their tables have the workers.
+    #[prost(string, repeated, tag = "3")]
+    pub next_nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 impl ::prost::Name for Share {
     const NAME: &'static str = "Share";
@@ -1022,6 +1028,105 @@ impl ::prost::Name for Share {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.coordinator.v1.Share".into()
+    }
+}
+/// The table of a node, or a change of it. A table has the workers that serve the node. On a link it
+/// is sent once, whatever number of shares lead to the node, and then its changes are.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TableGrant {
+    /// The pipeline, as NAME or NAMESPACE/NAME.
+    #[prost(string, tag = "1")]
+    pub pipeline: ::prost::alloc::string::String,
+    /// The node.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// What becomes of the table.
+    #[prost(oneof = "table_grant::Change", tags = "3, 4, 5")]
+    pub change: ::core::option::Option<table_grant::Change>,
+}
+/// Nested message and enum types in `TableGrant`.
+pub mod table_grant {
+    /// What becomes of the table.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Change {
+        /// This is the table from now on.
+        #[prost(message, tag = "3")]
+        Whole(super::WholeTable),
+        /// Some of its endpoints change.
+        #[prost(message, tag = "4")]
+        Part(super::TablePart),
+        /// No share of the worker leads to the node any longer.
+        #[prost(message, tag = "5")]
+        End(super::TableEnd),
+    }
+}
+impl ::prost::Name for TableGrant {
+    const NAME: &'static str = "TableGrant";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.TableGrant".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.TableGrant".into()
+    }
+}
+/// All workers that serve a node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WholeTable {
+    /// The table's version; at least 1.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// The workers, by name.
+    #[prost(message, repeated, tag = "2")]
+    pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+}
+impl ::prost::Name for WholeTable {
+    const NAME: &'static str = "WholeTable";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.WholeTable".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.WholeTable".into()
+    }
+}
+/// A change of a table.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TablePart {
+    /// The version that was sent last.
+    #[prost(uint64, tag = "1")]
+    pub from: u64,
+    /// The version with this change.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    /// The endpoints that are new or have changed.
+    #[prost(message, repeated, tag = "3")]
+    pub changed: ::prost::alloc::vec::Vec<Endpoint>,
+    /// The workers that do not serve the node any longer.
+    #[prost(string, repeated, tag = "4")]
+    pub removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for TablePart {
+    const NAME: &'static str = "TablePart";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.TablePart".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.TablePart".into()
+    }
+}
+/// The end of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TableEnd {}
+impl ::prost::Name for TableEnd {
+    const NAME: &'static str = "TableEnd";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.TableEnd".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.TableEnd".into()
     }
 }
 /// A node that documents go to, and the workers that serve it.

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 /// The newest version of the session protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// The oldest version of the session protocol that this build still speaks.
 pub const PROTOCOL_VERSION_MIN: u32 = 1;
+/// The first version in which the endpoints of nodes are told as tables, not with each share.
+pub const PROTOCOL_OF_NODE_TABLES: u32 = 2;
 
 /// How often a coordinator sends an agent that it cannot serve yet that it must wait.
 pub const WAITING_INTERVAL: Duration = Duration::from_secs(1);

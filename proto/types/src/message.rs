@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::ProtocolRange;
-use crate::share::WorkerAddress;
+use crate::share::{TableGrant, WorkerAddress};
 use crate::{
     AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
     StreamKey, TermId, Token, Version, WorkerKey, WorkerName,
@@ -416,6 +416,8 @@ pub struct Grant {
     pub pool: Option<PoolGrant>,
     /// Stream leases that change.
     pub streams: Vec<StreamGrant>,
+    /// Tables of the nodes that shares of the worker lead to, and their changes.
+    pub tables: Vec<TableGrant>,
     /// What was ordered about a drain of the worker.
     pub drain: Option<DrainOrder>,
     /// With a snapshot: nothing was outstanding for the worker before this agent.
@@ -437,6 +439,7 @@ impl Grant {
             snapshot: false,
             pool: None,
             streams: Vec::new(),
+            tables: Vec::new(),
             drain: None,
             fresh: false,
             newer_generation: None,

@@ -3,8 +3,24 @@
 //! workers ever hold the same share, whatever their classes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{Load, NodeName, PipelineName, StreamKey, StreamName, WorkerName};
+
+/// Names a node of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeKey {
+    /// The pipeline.
+    pub pipeline: PipelineName,
+    /// The node.
+    pub node: NodeName,
+}
+
+impl fmt::Display for NodeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.pipeline, self.node)
+    }
+}
 
 /// Names a share. The class that serves it is not part of the name: a node that goes to another
 /// class is the same work, and its shares are the same leases.
@@ -69,8 +85,70 @@ pub struct Share {
 pub struct Route {
     /// The node.
     pub node: NodeName,
-    /// The workers that serve it, by name; empty if none does at present.
-    pub endpoints: Vec<Endpoint>,
+    /// The workers that serve it, by name; empty if none does at present. `None` where the node's
+    /// table has them, as it does from [`PROTOCOL_OF_NODE_TABLES`] on.
+    ///
+    /// [`PROTOCOL_OF_NODE_TABLES`]: crate::limits::PROTOCOL_OF_NODE_TABLES
+    pub endpoints: Option<Arc<[Endpoint]>>,
+}
+
+/// The table of a node, or a change of it. A table has the workers that serve the node. On a link it
+/// is sent once, whatever number of shares lead to the node, and then its changes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableGrant {
+    /// The node.
+    pub node: NodeKey,
+    /// What becomes of its table.
+    pub change: TableChange,
+}
+
+impl TableGrant {
+    /// How many endpoints and workers it names, at least 1.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        let named = match &self.change {
+            TableChange::Whole { endpoints, .. } => endpoints.len(),
+            TableChange::Part { changed, removed, .. } => changed.len() + removed.len(),
+            TableChange::Ended => 0,
+        };
+        named.max(1)
+    }
+}
+
+/// What becomes of a node's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableChange {
+    /// This is the table from now on.
+    Whole {
+        /// Its version.
+        version: TableVersion,
+        /// The workers that serve the node, by name.
+        endpoints: Arc<[Endpoint]>,
+    },
+    /// Some of its endpoints change.
+    Part {
+        /// The version that was sent last.
+        from: TableVersion,
+        /// The version that it has with these changes.
+        version: TableVersion,
+        /// The endpoints that are new, or have another address, load or state; by name.
+        changed: Vec<Endpoint>,
+        /// The workers that do not serve the node any longer.
+        removed: Vec<WorkerName>,
+    },
+    /// No share of the worker leads to the node any longer.
+    Ended,
+}
+
+/// Which state of a node's table this is. A leader gives no number twice; numbers of two leaders do
+/// not compare. The first one is 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TableVersion(pub u64);
+
+impl fmt::Display for TableVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// A worker that serves a node.

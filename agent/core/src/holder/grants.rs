@@ -2,9 +2,10 @@
 
 use leasehold_types::message::{DrainOrder, Grant, PoolGrant, Release, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::share::NodeKey;
 use leasehold_types::{Moment, StreamKey, Token};
 
-use super::{Held, Holder, Pool};
+use super::{Held, HeldShare, Holder, Pool};
 use crate::effect::{Effect, Notice, SNAPSHOT_NOT_ABOVE, Target};
 use crate::journal::{Journal, JournalError, Record};
 
@@ -48,6 +49,10 @@ impl<J: Journal> Holder<J> {
                 self.link.gap = true;
                 self.beat(now);
             }
+            return;
+        }
+        if !self.tables.can_apply(&grant.tables, grant.snapshot) {
+            self.protocol_violation("a change of a version of a table that was not sent", now);
             return;
         }
         match self.apply(grant, now) {
@@ -130,11 +135,20 @@ impl<J: Journal> Holder<J> {
         if let Some(pool) = grant.pool {
             changed = changed.max(self.apply_pool(pool)?);
         }
+        if grant.snapshot {
+            self.tables.start_over();
+        }
         for stream in &grant.streams {
             changed = changed.max(self.apply_stream(stream, grant.snapshot, before, until, now)?);
         }
+        for table in &grant.tables {
+            changed = changed.max(GrantImpact::of_routes(self.tables.apply(table)));
+        }
         if grant.snapshot {
             changed = changed.max(self.revoke_unlisted(grant, until, now)?);
+        }
+        if grant.snapshot || self.tables.is_overfull() {
+            self.forget_unneeded_tables();
         }
         if until > self.renewed_until {
             // Without this record a successor would release what the worker still uses. Without the
@@ -197,7 +211,7 @@ impl<J: Journal> Holder<J> {
                 if snapshot && self.cancel_revocation(stream)? {
                     return Ok(GrantImpact::Leases);
                 }
-                Ok(if routes_changed { GrantImpact::Routes } else { GrantImpact::Nothing })
+                Ok(GrantImpact::of_routes(routes_changed))
             }
             StreamState::Held { pinned } => {
                 // A token that is not above all earlier ones was released or has expired: the
@@ -232,7 +246,10 @@ impl<J: Journal> Holder<J> {
     fn update_routes(&mut self, grant: &StreamGrant) -> bool {
         let Some(held) = self.streams.get_mut(&grant.stream) else { return false };
         let before = held.record(&grant.stream);
-        let routes_changed = held.update_routes(grant.share.as_ref());
+        let mut routes_changed = held.update_next(grant.share.as_deref());
+        if let Some((binding, share)) = held.binding.as_ref().zip(grant.share.as_deref()) {
+            routes_changed |= self.tables.take_routes(&binding.key, share);
+        }
         let after = held.record(&grant.stream);
         if before != after {
             // Without this record a successor uses the older nodes until a coordinator sends newer
@@ -240,6 +257,18 @@ impl<J: Journal> Holder<J> {
             self.write_if_possible(&after);
         }
         routes_changed
+    }
+
+    /// Forgets the tables of nodes that no held share leads to.
+    fn forget_unneeded_tables(&mut self) {
+        let bindings = self.streams.values().filter_map(|held| held.binding.as_ref());
+        let after = bindings.flat_map(|binding| {
+            let next = binding.share.iter().flat_map(|share| &share.next);
+            let pipeline = &binding.key.pipeline;
+            next.map(move |node| NodeKey { pipeline: pipeline.clone(), node: node.clone() })
+        });
+        let needed = after.collect();
+        self.tables.keep(&needed);
     }
 
     /// Reports that a lease is not held, unless the record of its end is still deferred.
@@ -251,13 +280,16 @@ impl<J: Journal> Holder<J> {
 
     fn add_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
         let (stream, token) = (&grant.stream, grant.token);
-        let mut held = Held::new(stream, token, pinned, grant.share.clone());
+        let mut held = Held::new(stream, token, pinned, grant.share.as_deref().map(HeldShare::of));
         let record = held.record(stream);
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
         // The stream of a worker that takes nothing is revoked at once.
         held.revoked = self.takes_nothing().then_some(Moment::EARLIEST);
+        if let Some((binding, share)) = held.binding.as_ref().zip(grant.share.as_deref()) {
+            self.tables.take_routes(&binding.key, share);
+        }
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));
@@ -380,6 +412,10 @@ impl<J: Journal> Holder<J> {
 impl GrantImpact {
     fn of(leases: bool) -> Self {
         if leases { Self::Leases } else { Self::Nothing }
+    }
+
+    fn of_routes(changed: bool) -> Self {
+        if changed { Self::Routes } else { Self::Nothing }
     }
 }
 

@@ -5,11 +5,12 @@
 //! same applies to bindings, and to a pool size larger than the reported one.
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Load, Moment};
+use leasehold_types::share::NodeKey;
+use leasehold_types::{Load, Moment, NodeName, ShareKey};
 
 use super::{Binding, Count, Holder};
 use crate::journal::{Journal, Record};
-use crate::lease::{Lease, LeaseKinds, PoolView, ShareLease, StreamLease};
+use crate::lease::{Lease, LeaseKinds, NextNode, PoolView, ShareLease, StreamLease};
 
 impl<J: Journal> Holder<J> {
     /// The lease of the worker. Call it only to send the result to the worker: it marks the streams
@@ -49,9 +50,10 @@ impl<J: Journal> Holder<J> {
                 }
                 Some(Binding { key, share }) => {
                     let (load, next) = match share {
-                        Some(share) => (share.load, share.next.clone()),
-                        None => (Load::ZERO, Vec::new()),
+                        Some(share) => (share.load, &share.next[..]),
+                        None => (Load::ZERO, &[][..]),
                     };
+                    let next = next.iter().map(|node| self.next_node(key, node)).collect();
                     let key = key.clone();
                     bindings.push(ShareLease { key, token, until, revoked, load, next });
                 }
@@ -70,6 +72,12 @@ impl<J: Journal> Holder<J> {
             draining: self.draining(),
             connected: self.link.is_live(),
         }
+    }
+
+    /// A node that a share leads to.
+    fn next_node(&self, share: &ShareKey, node: &NodeName) -> NextNode {
+        let key = NodeKey { pipeline: share.pipeline.clone(), node: node.clone() };
+        NextNode { node: key.node.clone(), endpoints: self.tables.endpoints(&key) }
     }
 
     /// The pool size only, to send it to a worker that reports counts. A size larger than the

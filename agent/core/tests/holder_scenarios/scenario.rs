@@ -14,7 +14,9 @@ use leasehold_types::message::{
     CoordinatorMessage, DrainOrder, Grant, PoolGrant, Refusal, RefusalReason, StreamGrant,
     StreamState, Terms, Welcome, WorkerFailure,
 };
-use leasehold_types::share::{Endpoint, Route, WorkerAddress};
+use leasehold_types::share::{
+    Endpoint, NodeKey, Route, TableChange, TableGrant, TableVersion, WorkerAddress,
+};
 use leasehold_types::{
     CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
     Share, StreamKey, StreamName, TermId, WorkerKey, WorkerName,
@@ -56,12 +58,15 @@ refuse leader|newer ADDRESS|INCARNATION
 left
     the coordinator says that the worker has left: `left`
 grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [pool=TOKEN:SIZE] [newer=GENERATION] \
-[ttl=TIME] [STREAM…]
+[ttl=TIME] [STREAM|TABLE…]
     the coordinator grants: NONCE is the newest beat that it has; `snapshot` lists all that the
     agent holds, before `fresh` nothing was outstanding, and `newer` gets slots first. A STREAM is
     +NAME:TOKEN, ^ for a pinned one, - to revoke it, ! to revoke it and stop renewing it. The name
-    PIPELINE/NODE/INDEX is a share, with *LOAD and its routes, >NODE:WORKER,~WORKER, behind the
-    token; ~ is a worker that drains: `grant 3 2 2 +first/in/0:3.2*10>out:w4`
+    PIPELINE/NODE/INDEX is a share, with *LOAD and its routes behind the token: >NODE, or in
+    protocol 1 >NODE:WORKER,~WORKER; ~ is a worker that drains. A TABLE is the table of a node,
+    @PIPELINE/NODE#VERSION:WORKER,~WORKER; or a change of it,
+    @PIPELINE/NODE#FROM..VERSION:WORKER,-WORKER, with - for a worker that no longer serves the node;
+    or its end, @PIPELINE/NODE#ended: `grant 3 2 2 +first/in/0:3.2*10>out @first/out#1:w4`
 start START
     the worker's process has started, with this id: `start s1`
 begin JOB
@@ -290,7 +295,7 @@ fn grant(words: &mut Words) -> CoordinatorMessage {
         "drain" => DrainOrder::Drain,
         _ => DrainOrder::Undrain,
     });
-    CoordinatorMessage::Grant(Grant {
+    let mut grant = Grant {
         epoch: Epoch(words.parse("EPOCH")),
         number: GrantNumber(words.parse("NUMBER")),
         nonce: Nonce(words.parse("NONCE")),
@@ -300,8 +305,47 @@ fn grant(words: &mut Words) -> CoordinatorMessage {
         drain,
         fresh: words.flag("fresh"),
         newer_generation: words.parse_value("newer"),
-        streams: words.rest("STREAM…").into_iter().map(stream_grant).collect(),
-    })
+        streams: Vec::new(),
+        tables: Vec::new(),
+    };
+    for word in words.rest("STREAM|TABLE…") {
+        match word.strip_prefix('@') {
+            Some(table) => grant.tables.push(table_grant(table)),
+            None => grant.streams.push(stream_grant(word)),
+        }
+    }
+    CoordinatorMessage::Grant(grant)
+}
+
+/// A word of a `grant` for the table of one node, without its `@`.
+fn table_grant(word: &str) -> TableGrant {
+    let (node, change) = word.split_once('#').expect("PIPELINE/NODE#CHANGE");
+    let (pipeline, node) = node.split_once('/').expect("PIPELINE/NODE");
+    let node = NodeKey {
+        pipeline: pipeline.parse().expect("a pipeline"),
+        node: node.parse().expect("a node"),
+    };
+    let version = |text: &str| TableVersion(text.parse().expect("a version"));
+    let change = match change.split_once(':') {
+        None => TableChange::Ended,
+        Some((versions, workers)) => match versions.split_once("..") {
+            None => {
+                TableChange::Whole { version: version(versions), endpoints: endpoints(workers) }
+            }
+            Some((from, to)) => {
+                let (removed, changed): (Vec<_>, Vec<_>) =
+                    workers.split(',').partition(|word| word.starts_with('-'));
+                let removed = removed.iter().map(|word| word[1..].parse().expect("a worker"));
+                TableChange::Part {
+                    from: version(from),
+                    version: version(to),
+                    changed: endpoints(&changed.join(",")).to_vec(),
+                    removed: removed.collect(),
+                }
+            }
+        },
+    };
+    TableGrant { node, change }
 }
 
 /// A word of a `grant` for one stream.
@@ -321,22 +365,29 @@ fn stream_grant(word: &str) -> StreamGrant {
     StreamGrant { stream: stream(name), token: token.parse().expect("a token"), state, share }
 }
 
-/// `LOAD[>NODE:WORKER,~WORKER]...`; `~` marks a draining worker.
+/// `LOAD[>NODE:WORKER,~WORKER]…`, or `>NODE` where the node's table has the workers.
 fn share(text: &str) -> Arc<Share> {
     let mut parts = text.split('>');
     let load = parts.next().and_then(|load| load.parse().ok()).expect("a load");
-    let endpoint = |text: &str| {
-        let worker = WorkerName::new(text.trim_start_matches('~')).expect("a worker");
-        Endpoint { worker, address: None, load, draining: text.starts_with('~') }
-    };
     let route = |text: &str| {
-        let (node, endpoints) = text.split_once(':').expect("NODE:WORKERS");
-        let endpoints =
-            endpoints.split(',').filter(|name| !name.is_empty()).map(endpoint).collect();
-        Route { node: node.parse().expect("a node"), endpoints }
+        let (node, workers) = match text.split_once(':') {
+            Some((node, workers)) => (node, Some(endpoints(workers))),
+            None => (text, None),
+        };
+        Route { node: node.parse().expect("a node"), endpoints: workers }
     };
     let next = parts.map(route).collect();
     Arc::new(Share { load, next })
+}
+
+/// `WORKER,~WORKER…`; `~` marks a draining worker. Each serves one document per second.
+fn endpoints(text: &str) -> Arc<[Endpoint]> {
+    let endpoint = |text: &str| {
+        let worker = WorkerName::new(text.trim_start_matches('~')).expect("a worker");
+        let load = "1".parse().expect("a load");
+        Endpoint { worker, address: None, load, draining: text.starts_with('~') }
+    };
+    text.split(',').filter(|name| !name.is_empty()).map(endpoint).collect()
 }
 
 fn stream(name: &str) -> StreamKey {

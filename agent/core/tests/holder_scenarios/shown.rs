@@ -20,9 +20,9 @@
 
 use std::fmt::Write as _;
 
-use leasehold_agent_core::{Effect, Lease, Notice, Target};
+use leasehold_agent_core::{Effect, Lease, NextNode, Notice, Target};
 use leasehold_types::message::{AgentMessage, Beat, Hello, Jobs, Report, WorkerFailure};
-use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::share::Endpoint;
 use leasehold_types::{Moment, TermId};
 
 /// An effect as a line; none for those that no scenario shows.
@@ -109,15 +109,15 @@ fn report(report: &Report) -> String {
 }
 
 /// In the format that a `grant` has them.
-fn routes(next: &[Route]) -> String {
+fn routes(next: &[NextNode]) -> String {
     let endpoint = |endpoint: &Endpoint| {
         format!("{}{}", if endpoint.draining { "~" } else { "" }, endpoint.worker)
     };
-    let route = |route: &Route| {
-        let endpoints: Vec<_> = route.endpoints.iter().map(endpoint).collect();
-        format!(">{}:{}", route.node, endpoints.join(","))
+    let next_node = |next: &NextNode| {
+        let endpoints: Vec<_> = next.endpoints.iter().map(endpoint).collect();
+        format!(">{}:{}", next.node, endpoints.join(","))
     };
-    next.iter().map(route).collect()
+    next.iter().map(next_node).collect()
 }
 
 fn beat(beat: &Beat) -> String {

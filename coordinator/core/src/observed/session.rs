@@ -1,10 +1,12 @@
 //! A worker's connection: what was last received on it, and what was last sent.
 
+use leasehold_types::limits::PROTOCOL_OF_NODE_TABLES;
 use leasehold_types::message::{Beat, DrainOrder, Hello};
 use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{LinkNumber, Nonce};
 
 use crate::event::ConnId;
+use crate::sent_tables::SentTables;
 
 /// An agent's connection, from its hello to its end.
 #[derive(Clone, Debug)]
@@ -24,6 +26,7 @@ pub(crate) struct Session {
     snapshot_due: bool,
     /// The order about its drain that was sent.
     drain_sent: Option<DrainOrder>,
+    tables: SentTables,
 }
 
 impl Session {
@@ -40,6 +43,7 @@ impl Session {
             writable: true,
             snapshot_due: true,
             drain_sent: None,
+            tables: SentTables::default(),
         }
     }
 
@@ -54,6 +58,16 @@ impl Session {
     /// The version of the protocol that both sides speak.
     pub(crate) fn protocol(&self) -> u32 {
         self.protocol
+    }
+
+    /// Whether the endpoints of nodes are sent as tables; otherwise with each share.
+    pub(crate) fn takes_tables(&self) -> bool {
+        self.protocol >= PROTOCOL_OF_NODE_TABLES
+    }
+
+    /// The tables that were sent.
+    pub(crate) fn tables_mut(&mut self) -> &mut SentTables {
+        &mut self.tables
     }
 
     /// Whether its report is adopted.

@@ -8,10 +8,13 @@ use leasehold_types::message::{
     Beat, DrainOrder, DrainPhase, Grant, HeldStream, Hello, Release, Report, ReportedMemory,
     StreamState,
 };
-use leasehold_types::share::{Route, WorkerAddress};
+use leasehold_types::protocol::ProtocolRange;
+use leasehold_types::share::{
+    Endpoint, NodeKey, Route, TableChange, TableGrant, TableVersion, WorkerAddress,
+};
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, Version,
-    WorkerKey,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, NodeName, Nonce, ShareKey,
+    StreamKey, Token, Version, WorkerKey, WorkerName,
 };
 
 /// How long a lease lasts.
@@ -32,8 +35,12 @@ pub(crate) struct Agent {
     /// It cannot stop its worker.
     pub(crate) file: bool,
     pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
+    /// The versions of the protocol that it speaks.
+    pub(crate) protocol: ProtocolRange,
     /// The routes of each share, from its last grant.
-    pub(crate) routes: BTreeMap<StreamKey, Vec<Route>>,
+    routes: BTreeMap<StreamKey, Vec<Route>>,
+    /// The tables of nodes.
+    tables: BTreeMap<NodeKey, (TableVersion, BTreeMap<WorkerName, Endpoint>)>,
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
     inbox: Vec<Grant>,
@@ -59,7 +66,9 @@ impl Agent {
             silent: None,
             file: false,
             held: BTreeMap::new(),
+            protocol: ProtocolRange::OWN,
             routes: BTreeMap::new(),
+            tables: BTreeMap::new(),
             address: Some(address),
             drain: DrainPhase::Working,
             inbox: Vec::new(),
@@ -99,6 +108,7 @@ impl Agent {
         self.applied = GrantNumber(0);
         self.inbox.clear();
         let hello = Hello {
+            protocol: self.protocol,
             incarnation: Incarnation(self.incarnation),
             link: LinkNumber(conn.0),
             epoch_seen: seen,
@@ -137,7 +147,7 @@ impl Agent {
             self.inbox.push(grant);
             return None;
         }
-        let news = grant.snapshot || !grant.streams.is_empty();
+        let news = grant.snapshot || !(grant.streams.is_empty() && grant.tables.is_empty());
         self.apply(grant);
         news.then(|| self.beat())
     }
@@ -159,7 +169,9 @@ impl Agent {
             let listed =
                 |stream: &StreamKey| grant.streams.iter().any(|granted| granted.stream == *stream);
             self.held.retain(|stream, _| listed(stream));
+            self.tables.values_mut().for_each(|(version, _)| *version = TableVersion::default());
         }
+        grant.tables.into_iter().for_each(|table| self.apply_table(table));
         for granted in grant.streams {
             match granted.state {
                 StreamState::Held { .. } => {
@@ -183,6 +195,50 @@ impl Agent {
         if !self.keeps_shares {
             self.stop_use();
         }
+    }
+
+    fn apply_table(&mut self, TableGrant { node, change }: TableGrant) {
+        let by_name = |endpoint: Endpoint| (endpoint.worker.clone(), endpoint);
+        match change {
+            TableChange::Whole { version, endpoints } => {
+                let endpoints = endpoints.iter().cloned().map(by_name).collect();
+                self.tables.insert(node, (version, endpoints));
+            }
+            TableChange::Part { from, version, changed, removed } => {
+                let (told, endpoints) = self.tables.get_mut(&node).expect("a table that was told");
+                assert_eq!(*told, from, "{node}: the change is of another version");
+                *told = version;
+                endpoints.retain(|worker, _| !removed.contains(worker));
+                endpoints.extend(changed.into_iter().map(by_name));
+            }
+            TableChange::Ended => _ = self.tables.remove(&node),
+        }
+    }
+
+    /// Where a share's documents go, as the agent knows.
+    pub(crate) fn next(&self, stream: &StreamKey) -> Vec<(NodeName, Vec<Endpoint>)> {
+        let pipeline = ShareKey::of(stream).expect("a share").pipeline;
+        let routes = self.routes.get(stream).into_iter().flatten();
+        let next = routes.map(|Route { node, endpoints }| {
+            let key = NodeKey { pipeline: pipeline.clone(), node: node.clone() };
+            let told = || {
+                let table = self.tables.get(&key).into_iter();
+                table.flat_map(|(_, endpoints)| endpoints.values().cloned()).collect()
+            };
+            (node.clone(), endpoints.as_ref().map_or_else(told, |endpoints| endpoints.to_vec()))
+        });
+        next.collect()
+    }
+
+    /// How many endpoints it knows for its shares.
+    pub(crate) fn endpoints(&self) -> usize {
+        let next = self.held.keys().flat_map(|stream| self.next(stream));
+        next.map(|(_, endpoints)| endpoints.len()).sum()
+    }
+
+    /// How many tables of nodes it has.
+    pub(crate) fn tables(&self) -> usize {
+        self.tables.len()
     }
 
     /// Releases the streams that are revoked.

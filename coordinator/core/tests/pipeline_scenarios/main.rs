@@ -103,28 +103,53 @@ fn other_nodes_of_a_waiting_pipeline_are_reported() {
 
 #[test]
 fn routes_come_in_parts_where_a_message_is_too_small() {
-    let mut scenario = PipelineScenario::new();
-    scenario.run("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
-    let worker = |at: usize| format!("green-{at:0240}");
-    let workers: Vec<_> = (0..100).map(worker).collect();
-    scenario.run(&format!("join blue-0 {}", workers.join(" ")));
-    for at in 0..90 {
-        scenario.run(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
+    // Protocol 1 has the endpoints of each share, protocol 2 those of each node.
+    for (protocol, shares_in_message) in [(1, 2), (2, 1)] {
+        let mut scenario = PipelineScenario::new();
+        scenario.run("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
+        let worker = |at: usize| format!("green-{at:0240}");
+        let workers: Vec<_> = (0..100).map(worker).collect();
+        scenario.run(&format!("join blue-0 protocol={protocol}\njoin {}", workers.join(" ")));
+        for at in 0..90 {
+            scenario.run(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
+        }
+        let all = scenario.endpoints("blue-0");
+        assert!(all > 4_000, "{all} endpoints");
+        let bytes = all / 2 * shares_in_message * 2 * workers[0].len();
+        let most = MESSAGE_BYTES_MAX / 4 + 100 * 2 * workers[0].len() * shares_in_message;
+        assert!(bytes > most, "{bytes} fit in one message");
+        // All routes are due at once when the agent dials again.
+        scenario.bytes_max = 0;
+        scenario.run("join blue-0");
+        assert_eq!(scenario.endpoints("blue-0"), all);
+        assert!((1..=most).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
+        // The same under a new leader, which has to learn the shares first.
+        scenario.bytes_max = 0;
+        scenario.run(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
+        assert_eq!(scenario.endpoints("blue-0"), all);
+        assert!((1..=most).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
     }
-    let all = scenario.endpoints("blue-0");
-    assert!(all > 4_000, "{all} endpoints");
-    let bytes = all * 2 * workers[0].len();
-    // All routes are due at once when the agent dials again.
-    scenario.bytes_max = 0;
-    scenario.run("join blue-0");
-    assert_eq!(scenario.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
-    assert!(bytes > scenario.bytes_max, "{bytes} in one message");
-    // The same under a new leader, which has to learn the shares first.
-    scenario.bytes_max = 0;
-    scenario.run(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
-    assert_eq!(scenario.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.bytes_max), "{}", scenario.bytes_max);
+}
+
+#[test]
+fn tables_without_a_share_end() {
+    let mut scenario = PipelineScenario::new();
+    scenario.run("class blue capacity=10000\nclass green capacity=10000\nelect 1");
+    scenario.run("join blue-0 green-0");
+    let mut most = 0;
+    for at in 0..200 {
+        scenario.run(&format!("pipeline p{at} load=1 in:blue:out out:green"));
+        // Three pipelines stay, among all those that come and go.
+        if at >= 3 {
+            scenario.run(&format!("nopipeline p{at}"));
+        }
+        most = most.max(scenario.tables("blue-0"));
+    }
+    assert!((4..60).contains(&most), "{most} tables for four nodes");
+    assert_eq!(scenario.endpoints("blue-0"), 3);
+    // A table that has ended is sent again where a share leads to its node again.
+    scenario.run("pipeline p7 load=1 in:blue:out out:green");
+    assert_eq!(scenario.endpoints("blue-0"), 4);
 }
 
 #[test]

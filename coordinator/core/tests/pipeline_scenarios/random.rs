@@ -142,10 +142,9 @@ impl Runner {
                 }
                 (name.clone(), loads)
             });
-            let routes = agent.routes.get(stream).map_or(&[][..], Vec::as_slice);
-            let routes = routes.iter().map(|route| {
-                let ends = route.endpoints.iter().map(|end| (end.worker.clone(), end.load));
-                (route.node.clone(), ends.collect())
+            let routes = agent.next(stream).into_iter().map(|(node, endpoints)| {
+                let ends = endpoints.into_iter().map(|end| (end.worker, end.load));
+                (node, ends.collect())
             });
             let (expected, routes): (Vec<_>, Vec<_>) = (expected.collect(), routes.collect());
             assert_eq!(routes, expected, "{stream:?} on {} after\n{}", agent.key, self.text);
@@ -167,7 +166,7 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
     let Some(worker) = some else { return format!("join {class}-{}", random.u32(..5)) };
     let wakes: String = workers.iter().map(|worker| format!("wake {worker}\n")).collect();
     match random.u32(..30) {
-        0..7 => format!("join {class}-{}", random.u32(..5)),
+        0..7 => format!("join {class}-{} protocol={}", random.u32(..5), random.u32(1..=2)),
         7..13 => pipeline_line(random, pipeline),
         13 => format!("nopipeline {pipeline}"),
         14 | 15 => format!("gone {worker}"),

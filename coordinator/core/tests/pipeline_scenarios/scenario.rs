@@ -15,6 +15,7 @@ use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_scenario::{Language, Words};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
+use leasehold_types::protocol::ProtocolRange;
 use leasehold_types::{
     ClusterName, Epoch, Incarnation, Load, Moment, NodeName, StreamKey, TermId, WorkerKey,
     WorkerName,
@@ -40,9 +41,9 @@ nopipeline PIPELINE
 elect EPOCH [exposed=WORKER,…] [slice=UNITS]
     another replica leads: the workers that have an entry, and the units of work of a turn; agents
     dial it when they join: `elect 1`
-join WORKER… [file=yes]
-    agents dial and report all that they hold; with `file` they cannot stop their workers:
-    `join blue-0 blue-1`
+join WORKER… [file=yes] [protocol=VERSION]
+    agents dial and report all that they hold; with `file` they cannot stop their workers, and
+    `protocol` is the newest version that they speak from now on: `join blue-0 blue-1`
 restart WORKER [memory=no]
     another agent begins beside the same worker, maybe without the journal:
     `restart green-0 memory=no`
@@ -138,7 +139,9 @@ impl Language for PipelineScenario {
             "elect" => self.elect(words),
             "join" => {
                 let file = words.is("file", "yes");
-                words.rest("WORKER…").into_iter().for_each(|worker| self.join(worker, file));
+                let protocol = words.parse_value("protocol");
+                let workers = words.rest("WORKER…");
+                workers.into_iter().for_each(|worker| self.join(worker, file, protocol));
             }
             "restart" => self.restart(words),
             "slow" => self.agent(words.next("WORKER")).slow = true,
@@ -288,11 +291,15 @@ impl PipelineScenario {
         self.handle(Event::Elected(elected));
     }
 
-    fn join(&mut self, worker: &str, file: bool) {
+    /// Dials; `protocol` is the newest version that its agent speaks from now on.
+    fn join(&mut self, worker: &str, file: bool, protocol: Option<u32>) {
         let key = key(worker);
         self.conns += 1;
         let agent = self.agents.entry(key.worker.clone()).or_insert_with(|| Agent::new(key));
         agent.file |= file;
+        if let Some(newest) = protocol {
+            agent.protocol = ProtocolRange::new(1, newest).expect("a version from 1 on");
+        }
         for event in agent.dial(ConnId(self.conns), self.epoch, self.now) {
             self.handle(event);
             // The welcome is on its way.
@@ -306,7 +313,7 @@ impl PipelineScenario {
         let conn = agent.conn;
         agent.restart(!words.is("memory", "no"));
         self.handle(Event::Closed(conn));
-        self.join(worker, false);
+        self.join(worker, false, None);
     }
 
     fn wake(&mut self, worker: &str) {
@@ -349,7 +356,7 @@ impl PipelineScenario {
     /// Its worker was restarted: the agent dials again, and no longer drains.
     fn resume(&mut self, worker: &str) {
         self.agent(worker).drain = DrainPhase::Working;
-        self.join(worker, false);
+        self.join(worker, false, None);
     }
 
     fn leave(&mut self, worker: &str) {
@@ -458,8 +465,12 @@ impl PipelineScenario {
 
     /// How many endpoints a worker knows of.
     pub(crate) fn endpoints(&mut self, worker: &str) -> usize {
-        let routes = self.agent(worker).routes.values().flatten();
-        routes.map(|route| route.endpoints.len()).sum()
+        self.agent(worker).endpoints()
+    }
+
+    /// How many tables of nodes a worker's agent has.
+    pub(crate) fn tables(&mut self, worker: &str) -> usize {
+        self.agent(worker).tables()
     }
 
     /// The load that is placed in all classes.

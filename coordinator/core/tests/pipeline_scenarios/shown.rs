@@ -5,8 +5,16 @@
 //! order to drain or its end, and for each stream one of
 //!
 //! * `STREAM:TOKEN=LOAD`, and `(pinned)`: it is granted; `>NODE[ADDRESS=LOAD,…]` are its routes to
-//!   the workers of a next node, `ADDRESS=LOAD drains` to one that drains
+//!   the workers of a next node, `ADDRESS=LOAD drains` to one that drains. `>NODE` alone is a
+//!   route whose workers are in the node's table
 //! * `-STREAM:TOKEN`: it is revoked, with `(lapses)` it is no longer renewed either
+//!
+//! and for each table of a node
+//!
+//! * `@PIPELINE/NODE:VERSION[ADDRESS=LOAD,…]`: the whole table
+//! * `@PIPELINE/NODE:FROM..VERSION[ADDRESS=LOAD,…][-WORKER,…]`: its changed endpoints, and the
+//!   workers that it no longer has
+//! * `@PIPELINE/NODE ended`
 //!
 //! `CONN refused: MESSAGE` is a refusal. Notices:
 //!
@@ -29,7 +37,7 @@ use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::view::{ClassView, PipelineView};
 use leasehold_types::Share;
 use leasehold_types::message::{Grant, StreamState};
-use leasehold_types::share::Endpoint;
+use leasehold_types::share::{Endpoint, TableChange, TableGrant};
 
 /// A notice, if outcomes show it.
 pub(crate) fn notice(effect: &Effect) -> Option<String> {
@@ -68,7 +76,14 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
 /// The names and addresses of workers in a grant.
 pub(crate) fn bytes_of_routes(grant: &Grant) -> usize {
     let shares = grant.streams.iter().filter_map(|granted| granted.share.as_ref());
-    let endpoints = shares.flat_map(|share| &share.next).flat_map(|route| &route.endpoints);
+    let routes = shares.flat_map(|share| &share.next);
+    let told = routes.filter_map(|route| route.endpoints.as_deref());
+    let tables = grant.tables.iter().map(|table| match &table.change {
+        TableChange::Whole { endpoints, .. } => &endpoints[..],
+        TableChange::Part { changed, .. } => changed,
+        TableChange::Ended => &[],
+    });
+    let endpoints = told.chain(tables).flatten();
     let bytes = |endpoint: &Endpoint| {
         let address = endpoint.address.as_ref().map_or(0, |address| address.as_str().len());
         endpoint.worker.as_str().len() + address
@@ -78,7 +93,7 @@ pub(crate) fn bytes_of_routes(grant: &Grant) -> usize {
 
 /// What a grant changes, if anything.
 pub(crate) fn grant(grant: &Grant) -> Option<String> {
-    if grant.streams.is_empty() && grant.drain.is_none() {
+    if grant.streams.is_empty() && grant.tables.is_empty() && grant.drain.is_none() {
         return None;
     }
     let mut line = String::from("<-");
@@ -99,20 +114,44 @@ pub(crate) fn grant(grant: &Grant) -> Option<String> {
             line.push_str(&shown_share(share));
         }
     }
+    for table in &grant.tables {
+        line.push_str(&shown_table(table));
+    }
     Some(line)
+}
+
+fn shown_table(TableGrant { node, change }: &TableGrant) -> String {
+    match change {
+        TableChange::Whole { version, endpoints } => {
+            format!(" @{node}:{version}[{}]", shown_endpoints(endpoints))
+        }
+        TableChange::Part { from, version, changed, removed } => {
+            let removed: Vec<_> = removed.iter().map(|worker| format!("-{worker}")).collect();
+            let changed = shown_endpoints(changed);
+            format!(" @{node}:{from}..{version}[{changed}][{}]", removed.join(","))
+        }
+        TableChange::Ended => format!(" @{node} ended"),
+    }
 }
 
 fn shown_share(share: &Share) -> String {
     let mut text = format!("={}", share.load);
     for route in &share.next {
-        let ends = route.endpoints.iter().map(|end| {
-            let draining = if end.draining { " drains" } else { "" };
-            let address = end.address.as_ref().map_or("?", |address| address.as_str());
-            format!("{address}={}{draining}", end.load)
-        });
-        let _ = write!(text, ">{}[{}]", route.node, ends.collect::<Vec<_>>().join(","));
+        let _ = write!(text, ">{}", route.node);
+        if let Some(endpoints) = &route.endpoints {
+            let _ = write!(text, "[{}]", shown_endpoints(endpoints));
+        }
     }
     text
+}
+
+fn shown_endpoints(endpoints: &[Endpoint]) -> String {
+    let ends = endpoints.iter().map(|end| {
+        let draining = if end.draining { " drains" } else { "" };
+        let address = end.address.as_ref().map_or("?", |address| address.as_str());
+        format!("{address}={}{draining}", end.load)
+    });
+    ends.collect::<Vec<_>>().join(",")
 }
 
 /// A pipeline as people see it.

@@ -16,6 +16,7 @@ impl TryFrom<wire::Grant> for Grant {
     fn try_from(grant: wire::Grant) -> Result<Self, Invalid> {
         at_most("grant.streams", grant.streams.len(), 2 * STREAMS_PER_WORKER_MAX)?;
         let streams = grant.streams.into_iter().map(TryInto::try_into);
+        let tables = grant.tables.into_iter().map(TryInto::try_into);
         Ok(Self {
             epoch: epoch("grant.epoch", grant.epoch)?,
             number: GrantNumber(grant.number),
@@ -24,6 +25,7 @@ impl TryFrom<wire::Grant> for Grant {
             snapshot: grant.snapshot,
             pool: grant.pool.map(TryInto::try_into).transpose()?,
             streams: streams.collect::<Result<_, _>>()?,
+            tables: tables.collect::<Result<_, _>>()?,
             drain: drain_order(grant.drain, grant.undrain)?,
             fresh: grant.fresh,
             newer_generation: grant.newer_generation,
@@ -41,6 +43,7 @@ impl From<Grant> for wire::Grant {
             snapshot: grant.snapshot,
             pool: grant.pool.map(Into::into),
             streams: grant.streams.into_iter().map(Into::into).collect(),
+            tables: grant.tables.into_iter().map(Into::into).collect(),
             drain: grant.drain == Some(DrainOrder::Drain),
             fresh: grant.fresh,
             undrain: grant.drain == Some(DrainOrder::Undrain),

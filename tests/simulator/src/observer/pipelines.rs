@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_agent_core::NextNode;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{Desired, Pipeline, Rebalance};
 use leasehold_coordinator_core::effect::Notice;
@@ -10,7 +11,7 @@ use leasehold_coordinator_core::planner::pipelines::{FreeCapacity, NodeRequest, 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
 };
-use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::share::Endpoint;
 use leasehold_types::{
     ClusterName, Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerKey, WorkerName,
 };
@@ -171,12 +172,12 @@ impl View<'_> {
             holder.into_iter().flat_map(|lease| lease.bindings).find(|binding| binding.key == *key);
         let of = all.iter().find(|view| view.name == key.pipeline);
         let bindings = of.into_iter().flat_map(|view| &view.bindings);
-        let route = |name: &NodeName| {
+        let next_node = |name: &NodeName| {
             let next = bindings.clone().find(|binding| binding.node == *name);
             let shares = next.into_iter().flat_map(|binding| &binding.shares);
-            Route { node: name.clone(), endpoints: endpoints(shares) }
+            NextNode { node: name.clone(), endpoints: endpoints(shares).into() }
         };
-        let due: Vec<_> = binding.next.iter().map(route).collect();
+        let due: Vec<_> = binding.next.iter().map(next_node).collect();
         match lease {
             Some(lease) if lease.next == due => Ok(()),
             Some(lease) => Err((

@@ -67,6 +67,7 @@ pub(crate) fn of_message(message: &CoordinatorMessage) -> &'static str {
     match message {
         CoordinatorMessage::Welcome(_) => "sent: welcome",
         CoordinatorMessage::Grant(grant) if grant.snapshot => "sent: snapshot",
+        CoordinatorMessage::Grant(grant) if !grant.tables.is_empty() => "sent: tables",
         CoordinatorMessage::Grant(grant) if grant.pool.is_none() && grant.streams.is_empty() => {
             "sent: renewal"
         }

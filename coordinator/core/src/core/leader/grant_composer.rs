@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::{Grant, PoolGrant, StreamGrant, StreamState, Terms};
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::share::TableGrant;
 use leasehold_types::{GrantNumber, Moment, Share, StreamKey, WorkerKey};
 
 use super::clusters::Clusters;
@@ -56,6 +57,14 @@ pub(super) struct Composed {
     pub(super) has_more: bool,
     /// A move has ended where moves are limited: the next may begin.
     pub(super) ends_move: bool,
+}
+
+/// The content of a message besides the renewal.
+#[derive(Debug, Default)]
+struct Changes {
+    pool: Option<PoolGrant>,
+    streams: Vec<StreamGrant>,
+    tables: Vec<TableGrant>,
 }
 
 impl<'a> GrantComposer<'a> {
@@ -109,22 +118,12 @@ impl<'a> GrantComposer<'a> {
             before.max(terms.ttl)
         };
         self.set_ttl_in_use(key, renewed);
-        let mut pool = None;
-        let mut streams = Vec::new();
-        if let GrantContent::All(free) = content {
-            streams = self.revocations(key, now);
-            let mut budget = RouteBudget::default();
-            streams.extend(self.route_updates(key, &mut budget, now));
-            if let Some(free) = free {
-                pool = self.pool_change(key, number, free);
-                streams.extend(self.stream_grants(key, &mut budget));
-            }
-        }
-        if snapshot {
-            pool = pool.or(self.pool_for_snapshot(key, number));
-            streams = self.streams_for_snapshot(key, now);
-        }
-        if !(snapshot || renews || drain.is_some() || pool.is_some() || !streams.is_empty()) {
+        let Changes { pool, streams, tables } = match content {
+            GrantContent::All(free) => self.changes(key, number, snapshot, free, now),
+            GrantContent::Renewal => Changes::default(),
+        };
+        let any = drain.is_some() || pool.is_some() || !(streams.is_empty() && tables.is_empty());
+        if !(snapshot || renews || any) {
             // Nothing is sent, so nothing is renewed.
             self.set_ttl_in_use(key, before);
             return None;
@@ -139,12 +138,49 @@ impl<'a> GrantComposer<'a> {
             snapshot,
             pool,
             streams,
+            tables,
             drain,
             fresh,
             newer_generation,
         };
         self.count_as_sent(key, number, names_streams);
         Some((conn, grant))
+    }
+
+    /// What changes for the agent; in a snapshot, all that it has. The cluster may grow by `free`
+    /// slots.
+    fn changes(
+        &mut self,
+        key: &WorkerKey,
+        number: GrantNumber,
+        snapshot: bool,
+        free: Option<&mut u32>,
+        now: Moment,
+    ) -> Changes {
+        let session = self.clusters.worker(key).and_then(|worker| worker.session());
+        let by_table = session.is_some_and(|session| session.takes_tables());
+        let mut budget = RouteBudget::new(by_table);
+        let mut pool = None;
+        let mut streams = self.revocations(key, &mut budget, now);
+        streams.extend(self.route_updates(key, &mut budget, now));
+        if let Some(free) = free {
+            pool = self.pool_change(key, number, free);
+            streams.extend(self.stream_grants(key, &mut budget));
+        }
+        if snapshot {
+            pool = pool.or(self.pool_for_snapshot(key, number));
+            budget = RouteBudget::new(by_table);
+            streams = self.streams_for_snapshot(key, &mut budget, now);
+        }
+        let Self { ledger, clusters, pipelines, .. } = self;
+        let tables = match clusters.worker_mut(key).and_then(|worker| worker.session_mut()) {
+            Some(session) if by_table => {
+                let (sent, budget) = (session.tables_mut(), &mut budget);
+                pipelines.table_grants(sent, key, snapshot, &streams, budget, ledger)
+            }
+            _ => Vec::new(),
+        };
+        Changes { pool, streams, tables }
     }
 
     /// From now on a worker counts as silent after leases of this length.
@@ -218,16 +254,23 @@ impl<'a> GrantComposer<'a> {
     }
 
     /// Streams that are revoked, and those that are no longer renewed.
-    fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn revocations(
+        &mut self,
+        key: &WorkerKey,
+        budget: &mut RouteBudget,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
         let Some(worker) = self.clusters.worker_mut(key) else { return Vec::new() };
         let revoked = worker.streams_mut().take_revoked(STREAMS_PER_GRANT_MAX);
-        revoked.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
+        let revoked = revoked.into_iter();
+        revoked.filter_map(|stream| self.revocation(key, &stream, budget, now)).collect()
     }
 
     fn revocation(
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
+        budget: &mut RouteBudget,
         now: Moment,
     ) -> Option<StreamGrant> {
         let wanted = self.rules().planned_lease(stream);
@@ -269,7 +312,7 @@ impl<'a> GrantComposer<'a> {
             stream: stream.clone(),
             token,
             state,
-            share: self.changed_route(stream, key),
+            share: self.changed_route(stream, key, budget),
         })
     }
 
@@ -310,8 +353,7 @@ impl<'a> GrantComposer<'a> {
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.composed.notices.push(notice);
-            let share = load.and_then(|load| self.pipelines.share_for_grant(&stream, load));
-            share.iter().for_each(|share| budget.take(share));
+            let share = load.and_then(|load| self.pipelines.share_for_grant(&stream, load, budget));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
         }
@@ -342,13 +384,18 @@ impl<'a> GrantComposer<'a> {
     }
 
     /// The route of a share that is revoked, if the route has changed.
-    fn changed_route(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<Arc<Share>> {
+    fn changed_route(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+        budget: &mut RouteBudget,
+    ) -> Option<Arc<Share>> {
         let has_changed = self.clusters.worker_mut(key)?.streams_mut().route_sent(stream);
         if !has_changed {
             return None;
         }
         let load = self.ledger.claim(stream, key)?.load?;
-        self.pipelines.share_for_grant(stream, load)
+        self.pipelines.share_for_grant(stream, load, budget)
     }
 
     /// A share is served once its worker's agent has acknowledged the grant.
@@ -388,9 +435,13 @@ impl<'a> GrantComposer<'a> {
     }
 
     /// Everything that the agent has, for a snapshot.
-    fn streams_for_snapshot(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn streams_for_snapshot(
+        &mut self,
+        key: &WorkerKey,
+        budget: &mut RouteBudget,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
         let claims = self.ledger.claims_for_snapshot(key);
-        let mut budget = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
             let state = match claim.state(now)? {
@@ -402,7 +453,7 @@ impl<'a> GrantComposer<'a> {
                 state @ StreamState::Revoked { .. } => state,
             };
             let SnapshotShare { share, follows } =
-                self.pipelines.share_for_snapshot(&stream, &claim, &mut budget, self.facts());
+                self.pipelines.share_for_snapshot(&stream, &claim, budget, self.facts());
             follow.extend(follows.then(|| stream.clone()));
             Some(StreamGrant { stream, token: claim.token, state, share })
         });

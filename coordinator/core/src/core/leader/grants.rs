@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::share::TableGrant;
 use leasehold_types::{Moment, WorkerKey};
 
 use super::grant_composer::{Composed, GrantComposer, GrantContent};
@@ -85,12 +86,14 @@ impl Leader {
             self.plan_now(&key.cluster, now);
         }
         let Some((conn, grant)) = message else { return };
-        if !grant.streams.is_empty() {
+        if !(grant.streams.is_empty() && grant.tables.is_empty()) {
             // One message has room for so many: others may follow once this one is written.
             self.sessions.hold_back(conn);
         }
-        self.replica.budget_mut().count(1 + grant.streams.len());
-        self.replica.budget_mut().spend(grant.streams.len());
+        let lines: usize = grant.tables.iter().map(TableGrant::lines).sum();
+        let changes = grant.streams.len() + lines;
+        self.replica.budget_mut().count(1 + changes);
+        self.replica.budget_mut().spend(changes);
         let message = CoordinatorMessage::Grant(grant);
         self.replica.send(conn, message);
     }

@@ -3,7 +3,7 @@
 use leasehold_types::{Moment, WorkerKey};
 
 use super::facts::Facts;
-use super::pipelines::{PipelineChanges, Pipelines};
+use super::pipelines::{PipelineChanges, Pipelines, Reroute};
 use super::{Leader, Timer};
 use crate::desired::Desired;
 
@@ -50,11 +50,14 @@ impl Leader {
         for notice in notices {
             self.replica.notice(notice);
         }
-        for (stream, key) in reroutes {
-            if let Some(worker) = self.worker_mut(&key) {
-                worker.streams_mut().reroute(stream);
-                self.outgoing.mark(key);
+        for Reroute { share, worker: key, changed_table } in reroutes {
+            let Some(worker) = self.worker_mut(&key) else { continue };
+            let session = worker.session_mut().filter(|session| session.takes_tables());
+            match session.zip(changed_table) {
+                Some((session, node)) => session.tables_mut().mark(node),
+                None => worker.streams_mut().reroute(share),
             }
+            self.outgoing.mark(key);
         }
         for stream in shares {
             self.compare_claims(&stream, now);

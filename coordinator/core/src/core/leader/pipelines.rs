@@ -20,12 +20,14 @@ mod routes;
 mod share_moves;
 mod spec_changes;
 mod state;
+mod tables;
 mod views;
 mod what_if;
 mod worker_shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_types::share::TableVersion;
 use leasehold_types::{ClusterName, PipelineName, ShareKey, StreamKey, WorkerKey};
 
 use super::facts::Facts;
@@ -36,7 +38,7 @@ use crate::ledger::Ledger;
 use crate::view::PipelinePhase;
 use broken::BrokenPipelines;
 use changed_bindings::ChangedBindings;
-pub(super) use changes::PipelineChanges;
+pub(super) use changes::{PipelineChanges, Reroute};
 pub(super) use routes::{RouteBudget, SnapshotShare};
 use state::PipelineState;
 pub use what_if::PipelinesWhatIf;
@@ -62,6 +64,8 @@ pub(super) struct Pipelines {
     /// The clusters in which nothing is planned yet.
     on_hold: BTreeSet<ClusterName>,
     bindings: ChangedBindings,
+    /// The newest version of any node's table.
+    table_version: TableVersion,
     /// What follows from the change that is being made.
     changes: PipelineChanges,
 }

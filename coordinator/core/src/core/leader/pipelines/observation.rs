@@ -18,7 +18,7 @@ impl Pipelines {
             if self.recovering.contains(&pipeline) {
                 continue;
             }
-            self.renew_endpoints(&pipeline, &node, facts);
+            self.renew_table(&pipeline, &node, facts);
             pipelines.insert(pipeline);
         }
         for name in pipelines {

@@ -131,10 +131,12 @@ impl Pipelines {
         for (node, spec) in &state.spec.nodes {
             let before = old.remove(node);
             let mut after = NodeState::new(spec, load);
+            // The nodes of a pipeline that was not in force are those that it was to have.
+            let same = before.as_ref().is_some_and(|before| before.next == after.next);
+            rerouted.extend((!same || !was_in_force).then(|| node.clone()));
             if let Some(before) = before {
-                rerouted.extend((before.next != after.next).then(|| node.clone()));
                 after.phase = before.phase;
-                after.endpoints = before.endpoints;
+                after.table = before.table;
                 // Workers of another class are not in the plan; their shares are revoked.
                 if before.class == after.class {
                     after.shares = before.shares;

@@ -65,20 +65,13 @@ impl Pipelines {
         for node in &nodes {
             self.bindings.mark(name, node);
         }
-        self.reroute_last_nodes(name, facts);
+        // Before this term its shares may have led elsewhere.
+        for node in &nodes {
+            self.reroute(name, node, facts);
+        }
         self.update_indexes(name);
         // Freed shares have waited for this, and reported shares that are not desired are revoked.
         self.reconcile_pipeline(name, facts);
-    }
-
-    /// Sends the holders of last nodes an empty route: before this term they may have had another
-    /// one. All other nodes get theirs when the nodes after them are observed.
-    fn reroute_last_nodes(&mut self, name: &PipelineName, facts: Facts<'_>) {
-        let Some(state) = self.all.get(name) else { return };
-        let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
-        for node in last.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
-            self.reroute(name, &node, facts);
-        }
     }
 
     /// Agents may hold another load of a pipeline than the desired one: the load before a change

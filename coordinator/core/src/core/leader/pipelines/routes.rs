@@ -6,17 +6,19 @@ use std::sync::Arc;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::StreamGrant;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::share::{Endpoint, NodeKey, Route, TableChange, TableGrant};
 use leasehold_types::{
     Load, Moment, NodeName, PipelineName, Share, ShareKey, StreamKey, StreamName, WorkerKey,
 };
 
 use super::Pipelines;
+use super::changes::Reroute;
 use super::state::NodeState;
 use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Ledger, Phase};
 use crate::observed::Worker;
+use crate::sent_tables::NodeTable;
 
 /// The observed state of a planned share.
 #[derive(Clone, Copy, Debug)]
@@ -27,40 +29,66 @@ pub(super) struct ShareState {
     pub(super) deserted: bool,
 }
 
-/// The most bytes of routes in one message: together with all that one worker may hold they are
-/// within the limit.
+/// The most bytes of routes and tables in one message, but for the last one: together with all that
+/// one worker may hold they are within the limit.
 const ROUTE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4;
-/// The bytes of an endpoint without its texts.
-const ENDPOINT_BYTES: usize = 24;
+/// The bytes of an endpoint, a route or a table without its texts.
+const FIELDS_BYTES: usize = 32;
 
-/// The bytes of routes that one message may still contain.
+/// The form in which one message has routes, and the bytes of them that it may still contain.
 #[derive(Debug)]
-pub(in crate::core::leader) struct RouteBudget(usize);
-
-impl Default for RouteBudget {
-    fn default() -> Self {
-        Self(ROUTE_BYTES_MAX)
-    }
+pub(in crate::core::leader) struct RouteBudget {
+    left: usize,
+    /// Tables of nodes have the endpoints; otherwise each share has those of its routes.
+    by_table: bool,
 }
 
 impl RouteBudget {
-    pub(in crate::core::leader) fn is_left(&self) -> bool {
-        self.0 > 0
+    pub(in crate::core::leader) fn new(by_table: bool) -> Self {
+        Self { left: ROUTE_BYTES_MAX, by_table }
     }
 
-    pub(in crate::core::leader) fn take(&mut self, share: &Share) {
-        let endpoints = share.next.iter().flat_map(|route| &route.endpoints);
-        let bytes = endpoints.map(|endpoint| {
-            let address = endpoint.address.as_ref().map_or(0, |address| address.as_str().len());
-            ENDPOINT_BYTES + endpoint.worker.as_str().len() + address
-        });
-        self.0 = self.0.saturating_sub(bytes.sum());
+    pub(in crate::core::leader) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    pub(in crate::core::leader) fn take_table(&mut self, TableGrant { node, change }: &TableGrant) {
+        self.take(node.pipeline.as_str());
+        self.take(node.node.as_str());
+        match change {
+            TableChange::Whole { endpoints, .. } => self.take_endpoints(endpoints),
+            TableChange::Part { changed, removed, .. } => {
+                self.take_endpoints(changed);
+                removed.iter().for_each(|worker| self.take(worker.as_str()));
+            }
+            TableChange::Ended => {}
+        }
+    }
+
+    fn take_share(&mut self, share: &Share) {
+        for route in &share.next {
+            self.take(route.node.as_str());
+            self.take_endpoints(route.endpoints.as_deref().unwrap_or_default());
+        }
+    }
+
+    fn take_endpoints(&mut self, endpoints: &[Endpoint]) {
+        for Endpoint { worker, address, .. } in endpoints {
+            self.take(worker.as_str());
+            self.take(address.as_ref().map_or("", |address| address.as_str()));
+        }
+    }
+
+    /// Takes a text and what goes with it.
+    fn take(&mut self, text: &str) {
+        self.left = self.left.saturating_sub(FIELDS_BYTES + text.len());
     }
 }
 
 /// The route of a share in a snapshot.
 #[derive(Debug)]
 pub(in crate::core::leader) struct SnapshotShare {
+    /// None if the agent has the share, and its route is not known yet or follows.
     pub(in crate::core::leader) share: Option<Arc<Share>>,
     /// The route follows in another message.
     pub(in crate::core::leader) follows: bool,
@@ -77,8 +105,8 @@ impl Pipelines {
         node.into_iter().flat_map(|node| node.shares.values().map(|share| node.worker(share)))
     }
 
-    /// Sends the nodes before this one its new endpoints, if they have changed.
-    pub(super) fn renew_endpoints(
+    /// Sends the nodes before this one its new table, if its endpoints have changed.
+    pub(super) fn renew_table(
         &mut self,
         pipeline: &PipelineName,
         node: &NodeName,
@@ -87,28 +115,45 @@ impl Pipelines {
         let Some(state) = self.all.get(pipeline) else { return };
         let Some(node_state) = state.nodes.get(node) else { return };
         let endpoints = self.endpoints(pipeline, node, facts);
-        if node_state.endpoints.as_deref() == Some(&endpoints) {
+        if node_state.table.as_ref().is_some_and(|table| *table.endpoints == *endpoints) {
             return;
         }
         let before = state.nodes.iter().filter(|(_, before)| before.next.contains(node));
         let before: Vec<_> = before.map(|(name, _)| name.clone()).collect();
+        self.table_version.0 += 1;
+        let table = NodeTable { version: self.table_version, endpoints: endpoints.into() };
         if let Some(state) = self.node_mut(pipeline, node) {
-            state.endpoints = Some(endpoints.into());
+            state.table = Some(table);
         }
+        let changed = NodeKey { pipeline: pipeline.clone(), node: node.clone() };
         for name in before {
-            self.reroute(pipeline, &name, facts);
+            self.reroute_leases(pipeline, &name, Some(&changed), facts);
         }
     }
 
     /// Sends the route again to all workers with a share of a node.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName, facts: Facts<'_>) {
-        let leases = leases_of(facts.ledger, pipeline, node).into_iter();
-        let used = leases.filter(|(_, claim)| is_in_use(claim));
-        let used = used.map(|(stream, claim)| (stream.clone(), WorkerKey::clone(&claim.worker)));
-        self.changes.reroutes.extend(used);
+        self.reroute_leases(pipeline, node, None, facts);
     }
 
-    /// The workers that serve a node, each once. A draining worker is listed as draining.
+    /// The same; where only the table of a next node has changed, `changed` names that node.
+    fn reroute_leases(
+        &mut self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        changed: Option<&NodeKey>,
+        facts: Facts<'_>,
+    ) {
+        let leases = leases_of(facts.ledger, pipeline, node).into_iter();
+        let used = leases.filter(|(_, claim)| is_in_use(claim));
+        self.changes.reroutes.extend(used.map(|(share, claim)| Reroute {
+            share: share.clone(),
+            worker: WorkerKey::clone(&claim.worker),
+            changed_table: changed.cloned(),
+        }));
+    }
+
+    /// The workers that serve a node, each once, by name. A draining worker is listed as draining.
     fn endpoints(
         &self,
         pipeline: &PipelineName,
@@ -138,7 +183,10 @@ impl Pipelines {
                 entry.load += claim.load.unwrap_or_default();
             }
         }
-        endpoints.into_values().collect()
+        let mut endpoints: Vec<_> = endpoints.into_values().collect();
+        // Leases on workers of a former class are among them.
+        endpoints.sort_by(|one, other| one.worker.cmp(&other.worker));
+        endpoints
     }
 
     /// A share with its route for a worker that may use it, as far as the message has room; none
@@ -152,9 +200,8 @@ impl Pipelines {
         now: Moment,
     ) -> Option<StreamGrant> {
         let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim))?;
-        let share = self.share_for_grant(&stream, claim.load?);
+        let share = self.share_for_grant(&stream, claim.load?, budget);
         let (state, share) = claim.state(now).zip(share)?;
-        budget.take(&share);
         Some(StreamGrant { stream, token: claim.token, state, share: Some(share) })
     }
 
@@ -167,16 +214,22 @@ impl Pipelines {
         budget: &mut RouteBudget,
         facts: Facts<'_>,
     ) -> SnapshotShare {
-        let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
+        let fits = budget.is_left();
+        let share = claim.load.and_then(|load| self.share_for_grant(stream, load, budget));
         let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
-        if budget.is_left() {
-            budget.take(&share);
+        if fits {
             return SnapshotShare { share: Some(share), follows: false };
         }
-        let known = is_applied(claim, facts);
-        let unserved = |route: &Route| Route { node: route.node.clone(), endpoints: Vec::new() };
-        let closed = || Share { load: share.load, next: share.next.iter().map(unserved).collect() };
-        SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
+        if is_applied(claim, facts) {
+            return SnapshotShare { share: None, follows: true };
+        }
+        // The agent needs the load, and where its documents will go.
+        let unserved = |route: &Route| Route {
+            node: route.node.clone(),
+            endpoints: (!budget.by_table).then(Arc::default),
+        };
+        let closed = Share { load: share.load, next: share.next.iter().map(unserved).collect() };
+        SnapshotShare { share: Some(Arc::new(closed)), follows: !budget.by_table }
     }
 
     /// Whether a share may be granted beside the others of its node. Its pipeline must be
@@ -212,6 +265,7 @@ impl Pipelines {
         &self,
         stream: &StreamKey,
         load: Load,
+        budget: &mut RouteBudget,
     ) -> Option<Arc<Share>> {
         let key = ShareKey::of(stream)?;
         if self.recovering.contains(&key.pipeline) {
@@ -219,11 +273,17 @@ impl Pipelines {
         }
         let state = self.all.get(&key.pipeline)?;
         let node = state.nodes.get(&key.node)?;
-        let route = |next: &NodeName| {
-            let endpoints = state.nodes.get(next).and_then(|node| node.endpoints.as_deref());
-            Route { node: next.clone(), endpoints: endpoints.unwrap_or_default().to_vec() }
+        let endpoints = |next: &NodeName| {
+            let table = state.nodes.get(next).and_then(|node| node.table.as_ref());
+            table.map(|table| table.endpoints.clone()).unwrap_or_default()
         };
-        Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
+        let route = |next: &NodeName| Route {
+            node: next.clone(),
+            endpoints: (!budget.by_table).then(|| endpoints(next)),
+        };
+        let share = Share { load, next: node.next.iter().map(route).collect() };
+        budget.take_share(&share);
+        Some(Arc::new(share))
     }
 }
 

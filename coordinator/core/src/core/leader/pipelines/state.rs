@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leasehold_types::share::Endpoint;
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName};
 
 use super::Pipelines;
 use crate::desired::{Node, Pipeline};
+use crate::sent_tables::NodeTable;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// A pipeline.
@@ -40,7 +40,7 @@ pub(super) struct NodeState {
     /// Its shares by index.
     pub(super) shares: BTreeMap<u32, PlannedShare>,
     /// Its workers, as the nodes before it know them; none before the first observation.
-    pub(super) endpoints: Option<Arc<[Endpoint]>>,
+    pub(super) table: Option<NodeTable>,
 }
 
 /// A share and its worker.
@@ -178,7 +178,7 @@ impl NodeState {
             next: node.next.clone(),
             phase: None,
             shares: BTreeMap::new(),
-            endpoints: None,
+            table: None,
         }
     }
 
