@@ -1,0 +1,3 @@
+module leasehold.dev/agent/sdk/go
+
+go 1.21
