@@ -108,7 +108,7 @@ model: ## Explores every state of small worlds; some minutes. `make model`
 	    --mutations
 
 .PHONY: lint
-lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, commit messages. `make lint`
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, Go, commit messages. `make lint`
 	$(call say,formatting)
 	@cargo fmt --all --check
 	$(call say,clippy on everything (a few minutes the first time))
@@ -127,6 +127,8 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	@tests/tools/check_dependencies
 	$(call say,Python)
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
+	$(call say,Go)
+	@tests/tools/check_go
 	$(call say,commit messages)
 	@tests/tools/check_commits
 

@@ -57,6 +57,12 @@ def busiest(runs: list[BinaryRun]) -> list[str]:
     return lines + [f"{seconds:8.1f} s  {name}" for seconds, name in used[:SLOWEST]]
 
 
+def note(notes: Path, kind: str, what: str, why: str) -> None:
+    """Notes what the run leaves out; see `left_out`."""
+    with notes.open("a", encoding="utf-8") as file:
+        file.write(f"{kind}\t{what}\t{why}\n")
+
+
 def left_out(notes: Path) -> tuple[list[str], bool]:
     """What the run left out, and whether any of it could have been installed.
 
