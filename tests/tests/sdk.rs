@@ -1,12 +1,15 @@
 //! The SDKs against real agents and a real coordinator: the same example worker in each language,
-//! judged by what it wrote down and what its sink holds. And the messages of the SDK for Python
-//! against the proto.
+//! judged by what it wrote down and what its sink holds. And the messages of the SDKs for Python
+//! and Go against the proto.
 
 #[path = "sdk/fleet.rs"]
 mod fleet;
+#[path = "sdk/go_tool.rs"]
+mod go_tool;
 #[path = "sdk/messages.rs"]
 mod messages;
 
+use std::path::Path;
 use std::process::Command;
 
 use fleet::{Fleet, Language};
@@ -17,6 +20,14 @@ use tests::toolbox;
 /// A test for each language.
 macro_rules! in_each_language {
     ($($test:ident),+ $(,)?) => {
+        mod go {
+            $(#[test]
+            fn $test() {
+                if let Some(fleet) = super::Fleet::start(super::Language::Go) {
+                    super::$test(fleet);
+                }
+            })+
+        }
         mod python {
             $(#[test]
             fn $test() {
@@ -47,16 +58,27 @@ in_each_language!(
 
 #[test]
 fn without_an_agent_the_sdk_for_rust_says_so() {
+    without_an_agent_a_worker_says_so(&toolbox::binary("examples/worker"));
+}
+
+#[test]
+fn without_an_agent_the_sdk_for_go_says_so() {
+    if let Some(program) = go_tool::worker() {
+        without_an_agent_a_worker_says_so(program);
+    }
+}
+
+fn without_an_agent_a_worker_says_so(program: &Path) {
     let folder = tempfile::tempdir().expect("a folder");
     let address = format!("http://{}", free_address());
-    let mut command = Command::new(toolbox::binary("examples/worker"));
+    let mut command = Command::new(program);
     command.arg(folder.path()).env("LEASEHOLD_ADDR", &address);
     let worker = Process::start(&mut command, &folder.path().join("log"));
     let said = eventually("a warning", || {
         let log = worker.log();
         log.contains("still trying").then_some(log)
     });
-    for words in ["WARN", &*address, "Connection refused", "LEASEHOLD_ADDR"] {
+    for words in ["WARN", &*address, "refused", "LEASEHOLD_ADDR"] {
         assert!(said.contains(words), "no {words:?}: {said}");
     }
 }

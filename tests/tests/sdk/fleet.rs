@@ -16,6 +16,8 @@ use tests::answers;
 use tests::process::{Agent, Coordinator, Process, eventually};
 use tests::toolbox::{self, Missing};
 
+use crate::go_tool;
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -34,6 +36,7 @@ spec:
 /// What the example worker is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
+    Go,
     Python,
     Rust,
 }
@@ -52,6 +55,9 @@ impl Fleet {
     pub(crate) fn start(language: Language) -> Option<Self> {
         if language == Language::Python && Command::new("python3").arg("-V").output().is_err() {
             toolbox::leave_out("the SDK for Python", "no python3", Missing::Installable);
+            return None;
+        }
+        if language == Language::Go && go_tool::worker().is_none() {
             return None;
         }
         let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
@@ -75,6 +81,7 @@ impl Fleet {
     fn start_worker(&self, language: Language, index: usize) -> Process {
         let sdk = toolbox::root().join("agent/sdk/python");
         let mut command = match language {
+            Language::Go => Command::new(go_tool::worker().expect("it is built")),
             Language::Rust => Command::new(toolbox::binary("examples/worker")),
             Language::Python => {
                 let mut command = Command::new("python3");

@@ -1,6 +1,9 @@
 //! The messages of the SDK for Python against the descriptor of worker.proto: the fields' names,
 //! types and defaults, how they are read from JSON, and the values of the enums.
 
+#[path = "go_messages.rs"]
+mod go;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
