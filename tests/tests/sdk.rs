@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use fleet::{Fleet, Language};
+use leasehold_demo::clock;
 use rustix::process::Signal;
 use tests::process::{Process, eventually, free_address, get};
 use tests::toolbox;
@@ -136,9 +137,12 @@ fn streams_stop_before_their_leases_end(mut fleet: Fleet) {
 }
 
 fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fleet) {
+    let stopped_ns = clock::now_ns();
     fleet.agents[0].process.signal(Signal::STOP);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
     assert_eq!(fleet.owned_by(0), 0, "its worker has released by its own clock");
+    // It did not need the sink, which refuses its token by now, to tell it.
+    assert_eq!(fleet.ends_since(0, stopped_ns), ["lost", "lost"]);
     fleet.agents[0].process.signal(Signal::CONT);
     eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
     fleet.judge();

@@ -176,6 +176,15 @@ impl Fleet {
         owners.values().filter(|owner| **owner == worker).count()
     }
 
+    /// Why a worker stopped using each stream that it stopped using after a moment.
+    pub(crate) fn ends_since(&self, index: usize, from_ns: u64) -> Vec<String> {
+        let worker = format!("w-{index}");
+        let owns = self.evidence().owns.into_iter();
+        let ended =
+            owns.filter(|own| own.worker == worker && own.to_ns > from_ns && own.to_ns != u64::MAX);
+        ended.map(|own| own.why).collect()
+    }
+
     /// Waits until this many streams are owned.
     pub(crate) fn eventually_owned(&self, streams: usize) {
         eventually("owners of all streams", || {
