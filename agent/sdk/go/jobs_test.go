@@ -202,6 +202,7 @@ func TestTheEndOfWhatWasGivenUpFollowsTheRequest(t *testing.T) {
 	if err := await(t, "the error", ended); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	again := beginJob(t, worker, "a")
 	// While the agent handles the request, its end would come too early. Other ends are reported.
 	mustJob(t, worker, "b").End()
 	eventually(t, "the end of b", func() bool {
@@ -213,8 +214,11 @@ func TestTheEndOfWhatWasGivenUpFollowsTheRequest(t *testing.T) {
 		t.Error("the end overtakes the request: ", agent.called("DELETE", "/v1/jobs/a"))
 	}
 	close(admitted)
+	await(t, "the second run", again)
 	eventuallyConfirmed(t, worker)
-	eventuallyKnown(t, agent, "")
+	if ends := agent.called("DELETE", "/v1/jobs/a"); len(ends) != 1 || agent.known() != "a" {
+		t.Error("the end of the first request has ended the second run: ", ends)
+	}
 }
 
 func TestAnIDThatWasGivenUpMayBeUsedAgain(t *testing.T) {
@@ -284,11 +288,7 @@ func TestAnIDRunsOnce(t *testing.T) {
 		t.Error(err)
 	}
 	first.End()
-	// Its end is confirmed before it begins again: it does not end the second run.
 	second := mustJob(t, worker, "a")
-	if ends := agent.called("DELETE", "/v1/jobs/a"); len(ends) != 1 || agent.known() != "a" {
-		t.Error(ends, agent.known())
-	}
 	first.End()
 	eventuallyConfirmed(t, worker)
 	if agent.known() != "a" {
@@ -296,6 +296,22 @@ func TestAnIDRunsOnce(t *testing.T) {
 	}
 	second.End()
 	eventuallyKnown(t, agent, "")
+}
+
+func TestAnIDRunsAgainOnlyOnceItsEndIsConfirmed(t *testing.T) {
+	agent, worker := startJobs(t, 1)
+	first := mustJob(t, worker, "a")
+	agent.change(func() { agent.isFull = true })
+	first.End()
+	began := beginJob(t, worker, "a")
+	tried := func() bool { return len(agent.called("DELETE", "/v1/jobs/a")) > 1 }
+	eventually(t, "the agent to refuse the end again", tried)
+	agent.change(func() { agent.isFull = false })
+	await(t, "the second run", began)
+	eventuallyConfirmed(t, worker)
+	if agent.known() != "a" {
+		t.Error("the end of the first run has ended the second")
+	}
 }
 
 func TestADrainEndsTheLoop(t *testing.T) {
