@@ -1,0 +1,211 @@
+/**
+ * The link to the agent: it watches the lease, and connects again when the connection breaks.
+ *
+ * Invariant: a worker sees a lease, or asks for a job, only after the agent's present process knows
+ * this start and the running jobs. One process of the agent is one *era*.
+ */
+
+import { startOf, type Agent } from "./agent.js";
+import type { Changes } from "./changes.js";
+import { clock } from "./clock.js";
+import type { Connection, LeaseKind } from "./connection.js";
+import { LeaseholdError, NoAnswer } from "./errors.js";
+import { wordsOf, type Log } from "./log.js";
+import type { Lease } from "./messages.js";
+
+/** The shortest pause between two attempts to reach the agent, in milliseconds. */
+export const PAUSE_MIN_MS = 50;
+/** The longest one. */
+export const PAUSE_MAX_MS = 1_000;
+// After this long without an agent the log says so.
+const WARN_AFTER_MS = 3_000;
+
+/** What the link needs to know of its worker, and tells it. */
+export interface LinkedWorker {
+  /** The ids of the jobs that run. */
+  running(): ReadonlySet<string>;
+  /** The kinds of leases that this process consumes. */
+  consumed(): ReadonlySet<LeaseKind>;
+  /** Takes the newest lease, which was requested at `askedMs`. */
+  apply(askedMs: number, lease: Lease): void;
+}
+
+/** What the link is made of. */
+export interface LinkParts {
+  readonly agent: Agent;
+  readonly changes: Changes;
+  readonly log: Log;
+  /** Undefined where another process of this worker announces the start. */
+  readonly startId: string | undefined;
+  readonly worker: LinkedWorker;
+}
+
+/** Follows the lease. */
+export class Link {
+  /** Counts the agent's processes, as far as this worker has met them. */
+  era = 0;
+  /** Whether this era's process knows this start and its jobs. */
+  up = false;
+  readonly #parts: LinkParts;
+  #started: boolean;
+  // The agent takes what it shows for what the worker may work on, so it is asked for what is
+  // consumed here alone.
+  #shown: ReadonlySet<LeaseKind> = new Set();
+  #watch: Connection | undefined;
+  #control: Connection | undefined;
+  // Jobs that ran when this era began: an agent without memory knows their number only.
+  #unnamed = new Set<string>();
+  #closed = false;
+  // Why the last attempt to reach the agent has failed.
+  #failure: unknown;
+
+  constructor(parts: LinkParts) {
+    this.#parts = parts;
+    this.#started = parts.startId === undefined;
+  }
+
+  /** Follows the lease until the link is closed. */
+  async run(): Promise<void> {
+    const { agent, changes, log } = this.#parts;
+    let pauseMs = PAUSE_MIN_MS;
+    // When to warn; undefined once the log has said that there is no agent.
+    let warnAtMs: number | undefined = clock.nowMs() + WARN_AFTER_MS;
+    while (!this.#closed) {
+      try {
+        await this.#follow();
+        pauseMs = PAUSE_MIN_MS;
+      } catch (error) {
+        this.#failure = error;
+        if (this.up) {
+          warnAtMs = clock.nowMs() + WARN_AFTER_MS;
+        }
+        pauseMs = this.up ? PAUSE_MIN_MS : Math.min(pauseMs * 2, PAUSE_MAX_MS);
+        if (!(error instanceof NoAnswer || error instanceof LeaseholdError)) {
+          // A worker whose link has ended for good would never hear of a lease's end.
+          log.error(`the connection to the agent at ${agent.address} failed`, error);
+        } else if (warnAtMs !== undefined && clock.nowMs() >= warnAtMs) {
+          log.warn(`${this.outage()}; still trying`);
+          warnAtMs = undefined;
+        } else {
+          log.debug(`cannot connect to the agent at ${agent.address}: ${wordsOf(error)}`);
+        }
+      } finally {
+        this.#down();
+      }
+      const untilMs = clock.nowMs() + pauseMs;
+      while (!this.#closed && clock.nowMs() < untilMs) {
+        await changes.wait(untilMs - clock.nowMs());
+      }
+    }
+  }
+
+  /** Why the agent does not answer, and what to do. */
+  outage(failure: unknown = this.#failure): string {
+    const { agent } = this.#parts;
+    const why = failure === undefined ? "it has not answered yet" : wordsOf(failure);
+    return `cannot reach the agent at ${agent.address}: ${why} (${agent.advice()})`;
+  }
+
+  /** Ends the link, for good. */
+  close(): void {
+    this.#closed = true;
+    this.cut();
+    this.#parts.changes.notify();
+  }
+
+  /** Ends this era: the link is made again. */
+  cut(): void {
+    this.#watch?.close();
+    this.#control?.close();
+  }
+
+  /**
+   * Records that the process of `era` has confirmed a job's end. False if a later process has taken
+   * over, which must confirm it as well. A process without ids gets the lower number.
+   */
+  async confirmEnd(jobId: string, era: number): Promise<boolean> {
+    if (this.era !== era) {
+      return false;
+    }
+    if (!this.#unnamed.delete(jobId)) {
+      return true;
+    }
+    const control = this.#control;
+    try {
+      if (control !== undefined) {
+        // No new connection: it might reach a process that knows less than this one.
+        await this.#announceStart(control, this.#unnamed.size);
+      }
+    } catch (error) {
+      this.#parts.log.debug(`cannot report that fewer jobs run: ${wordsOf(error)}`);
+      if (this.#control === control) {
+        this.cut();
+      }
+    }
+    return true;
+  }
+
+  async #follow(): Promise<void> {
+    const { agent, changes, log, startId, worker } = this.#parts;
+    if (!this.#started && startId !== undefined) {
+      // Before the first look: what the previous process owned must not be seen as ours.
+      await agent.start(startId, 0);
+      this.#started = true;
+    }
+    const watch = this.#opened(await agent.connect());
+    this.#watch = watch;
+    const shown = (this.#shown = worker.consumed());
+    const askedMs = clock.nowMs();
+    const leases = await watch.watch(shown);
+    const control = this.#opened(await agent.connect());
+    this.#control = control;
+    this.era += 1;
+    this.#unnamed = new Set(worker.running());
+    // It may be another process than before, with or without a memory: this is right for both.
+    await this.#announceStart(control, this.#unnamed.size);
+    const controlAskedMs = clock.nowMs();
+    const first = await control.readLease(shown);
+    this.up = true;
+    log.info(`connected to the agent at ${agent.address} (era ${this.era})`);
+    worker.apply(controlAskedMs, first);
+    changes.notify();
+    for await (const lease of leases) {
+      // What was on its way before the start was told speaks of another start.
+      if (lease.version >= first.version) {
+        worker.apply(askedMs, lease);
+      }
+      if (this.#closed) {
+        return;
+      }
+    }
+  }
+
+  /** The connection, unless the link was closed while it was opened. */
+  #opened(connection: Connection): Connection {
+    if (this.#closed) {
+      connection.close();
+      throw new NoAnswer("the worker was closed");
+    }
+    return connection;
+  }
+
+  async #announceStart(control: Connection, running: number): Promise<void> {
+    const { startId } = this.#parts;
+    if (startId !== undefined) {
+      await control.call("POST", "/v1/start", { body: startOf(startId, running) });
+    }
+  }
+
+  #down(): void {
+    const { agent, changes, log, worker } = this.#parts;
+    const consumed = worker.consumed();
+    const consumesMore = [...consumed].some((kind) => !this.#shown.has(kind));
+    if (this.up && !this.#closed && !consumesMore) {
+      log.warn(`the connection to the agent at ${agent.address} is lost`);
+    }
+    this.cut();
+    this.#watch = this.#control = undefined;
+    this.up = false;
+    changes.notify();
+  }
+}
