@@ -1,4 +1,5 @@
-# Leasehold: two commands do everything on a fresh machine that has Rust (rustup), Go and Python.
+# Leasehold: two commands do everything on a fresh machine that has Rust (rustup), Go and Python; as
+# root on Debian `make test` installs Node.js, too.
 #   make demo      make test
 
 SHELL := bash
@@ -108,7 +109,7 @@ model: ## Explores every state of small worlds; some minutes. `make model`
 	    --mutations
 
 .PHONY: lint
-lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, Go, commit messages. `make lint`
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, Go, TypeScript's types, commit messages. `make lint`
 	$(call say,formatting)
 	@cargo fmt --all --check
 	$(call say,clippy on everything (a few minutes the first time))
@@ -129,6 +130,13 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
 	$(call say,Go)
 	@tests/tools/check_go
+	$(call say,TypeScript)
+	@if [[ -x .cache/bin/tsc ]]; then \
+	    .cache/bin/tsc --noEmit --project agent/sdk/typescript; \
+	else \
+	    echo "!!! LEFT OUT: TypeScript is not installed, so its types were not checked"; \
+	    [[ "$${CI:-}" != true ]]; \
+	fi
 	$(call say,commit messages)
 	@tests/tools/check_commits
 
@@ -217,7 +225,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, Dapr's placement, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
@@ -228,7 +236,7 @@ cluster: tools ## A real Kubernetes to try things by hand in, until Ctrl-C. `mak
 .PHONY: clean
 clean: ## Removes everything that was built. `make clean`
 	@cargo clean
-	@rm -rf .cache
+	@rm -rf .cache agent/sdk/typescript/dist agent/sdk/typescript/node_modules
 
 .PHONY: enough-space
 enough-space:
