@@ -117,7 +117,8 @@ fn lines_have_at_most_100_characters() {
     let mut wrong = Vec::new();
     // Any change of a tool in Go, which is a comment's too, builds it anew: that takes long.
     let in_sdk = |path: &PathBuf| path.starts_with("agent/sdk") && has_extension(path, &["go"]);
-    let written = |path: &PathBuf| has_extension(path, &["rs", "proto", "py"]) || in_sdk(path);
+    let written =
+        |path: &PathBuf| has_extension(path, &["rs", "proto", "py", "ts", "mjs"]) || in_sdk(path);
     for path in tracked().into_iter().filter(written).filter(|path| !is_generated(path)) {
         let long = long_lines(&text(&path).expect("UTF-8"));
         wrong.extend(long.iter().map(|line| format!("{}:{line}", path.display())));

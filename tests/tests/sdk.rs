@@ -1,6 +1,6 @@
 //! The SDKs against real agents and a real coordinator: the same example worker in each language,
-//! judged by what it wrote down and what its sink holds. And the messages of the SDKs for Python
-//! and Go against the proto.
+//! judged by what it wrote down and what its sink holds. And the messages of the SDKs for Python,
+//! Go and TypeScript against the proto.
 
 #[path = "sdk/fleet.rs"]
 mod fleet;
@@ -8,6 +8,8 @@ mod fleet;
 mod go_tool;
 #[path = "sdk/messages.rs"]
 mod messages;
+#[path = "sdk/typescript_sdk.rs"]
+mod typescript_sdk;
 
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +35,14 @@ macro_rules! in_each_language {
             $(#[test]
             fn $test() {
                 if let Some(fleet) = super::Fleet::start(super::Language::Python) {
+                    super::$test(fleet);
+                }
+            })+
+        }
+        mod typescript {
+            $(#[test]
+            fn $test() {
+                if let Some(fleet) = super::Fleet::start(super::Language::TypeScript) {
                     super::$test(fleet);
                 }
             })+
@@ -81,6 +91,20 @@ fn without_an_agent_a_worker_says_so(program: &Path) {
     });
     for words in ["WARN", &*address, "refused", "LEASEHOLD_ADDR"] {
         assert!(said.contains(words), "no {words:?}: {said}");
+    }
+}
+
+#[test]
+fn the_packages_of_the_sdks_have_the_version_of_the_programs() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("agent/sdk/python/pyproject.toml", format!("version = \"{version}\"")),
+        ("agent/sdk/python/leasehold/__init__.py", format!("__version__ = \"{version}\"")),
+        ("agent/sdk/typescript/package.json", format!("\"version\": \"{version}\",")),
+        ("agent/sdk/typescript/package-lock.json", format!("\"version\": \"{version}\",")),
+    ] {
+        let text = std::fs::read_to_string(toolbox::root().join(file)).expect("a package's file");
+        assert!(text.lines().any(|one| one.trim() == line), "{file} lacks {line}");
     }
 }
 

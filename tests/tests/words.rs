@@ -62,7 +62,7 @@ const LEFT_OUT: [&str; 6] = [
     "tests/tests/words.rs",
     "tests/vendor/",
 ];
-const SEARCHED: [&str; 8] = ["rs", "proto", "md", "py", "js", "yaml", "txt", "go"];
+const SEARCHED: [&str; 9] = ["rs", "proto", "md", "py", "ts", "js", "yaml", "txt", "go"];
 
 /// The replaced words in a text. Names are split into their words, and lines of a comment joined.
 fn replaced_words(text: &str) -> Vec<(&'static str, &'static str)> {

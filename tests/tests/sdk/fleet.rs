@@ -3,20 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use leasehold_demo::checker::{double_owned, peak};
 use leasehold_demo::clock;
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
-use leasehold_demo::records::{Write, compare, read_sink};
+use leasehold_demo::records::{Entry, Write, compare, read_sink};
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::answers;
 use tests::process::{Agent, Coordinator, Process, eventually};
 use tests::toolbox::{self, Missing};
 
-use crate::go_tool;
+use crate::{go_tool, typescript_sdk};
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -39,6 +40,7 @@ pub(crate) enum Language {
     Go,
     Python,
     Rust,
+    TypeScript,
 }
 
 /// The fleet. Workers are killed before their agents, and these before the coordinator.
@@ -59,6 +61,9 @@ impl Fleet {
         }
         if language == Language::Go && go_tool::worker().is_none() {
             return None;
+        }
+        if language == Language::TypeScript {
+            typescript_sdk::folder()?;
         }
         let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
         let socket = coordinator.folder().join("agent.sock");
@@ -86,6 +91,12 @@ impl Fleet {
             Language::Python => {
                 let mut command = Command::new("python3");
                 command.arg(sdk.join("examples/worker.py"));
+                command
+            }
+            Language::TypeScript => {
+                let sdk = typescript_sdk::folder().expect("it is compiled");
+                let mut command = Command::new("node");
+                command.arg(sdk.join("dist/examples/worker.js"));
                 command
             }
         };
@@ -247,7 +258,7 @@ impl Fleet {
             let path = entry.expect("an entry").path();
             let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("UTF-8");
             let stream = format!("cars/{}", stem.replace("%3A", ":"));
-            let entries = read_sink(&path).expect("a sink");
+            let entries = entries_of(&path);
             let count = entries.len();
             let texts: Vec<String> = (1..=count).map(|record| format!("record {record}")).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -277,4 +288,19 @@ impl Fleet {
         let most = peak(&evidence.runs, 0, u64::MAX);
         assert!(most <= 4, "{most} jobs ran at once, 4 may");
     }
+}
+
+/// The entries of a stream's sink: the lines of a file, or of the files `NUMBER.json` in a folder,
+/// by their numbers.
+fn entries_of(sink: &Path) -> Vec<Entry> {
+    if sink.is_file() {
+        return read_sink(sink).expect("a sink");
+    }
+    let files = std::fs::read_dir(sink).expect("a sink").map(|file| file.expect("a file").path());
+    let number = |path: &Path| -> Option<u64> {
+        path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
+    };
+    let files: BTreeMap<u64, PathBuf> =
+        files.filter_map(|path| Some((number(&path)?, path))).collect();
+    files.values().flat_map(|path| read_sink(path).expect("a record")).collect()
 }

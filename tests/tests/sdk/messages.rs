@@ -1,5 +1,5 @@
-//! The messages of the SDK for Python against the descriptor of worker.proto: the fields' names,
-//! types and defaults, how they are read from JSON, and the values of the enums.
+//! The messages of the SDKs for Python and TypeScript against the descriptor of worker.proto: the
+//! fields' names, types and defaults, how they are read from JSON, and the values of the enums.
 
 #[path = "go_messages.rs"]
 mod go;
@@ -18,9 +18,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tests::toolbox::{self, Missing};
 
+use crate::typescript_sdk;
+
 const PROTO: &str = "leasehold/worker/v1/worker.proto";
 
-/// What Python prints (`read_messages.py`).
+/// What `read_messages.py` and `read_messages.mjs` print.
 #[derive(Debug, Deserialize)]
 struct Described {
     messages: BTreeMap<String, DescribedMessage>,
@@ -31,11 +33,11 @@ struct Described {
 struct DescribedMessage {
     /// The type of each field, as it is written.
     types: Value,
-    /// What from_json makes of a whole object.
+    /// What is read from a whole object.
     read: Value,
-    /// What from_json makes of an empty object.
+    /// What is read from an empty object.
     read_of_nothing: Value,
-    /// What the constructor makes without arguments.
+    /// What is made without an object.
     made_of_nothing: Value,
 }
 
@@ -49,55 +51,82 @@ fn python_messages_match_the_proto() {
         );
         return;
     }
+    let folder = toolbox::root();
+    let mut python = Command::new("python3");
+    python
+        .arg(folder.join("tests/tests/sdk/read_messages.py"))
+        .env("PYTHONPATH", folder.join("agent/sdk/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    assert_matches(python, "messages.py", python_type);
+}
+
+#[test]
+fn typescript_messages_match_the_proto() {
+    let Some(sdk) = typescript_sdk::folder() else { return };
+    let mut node = Command::new("node");
+    node.arg(toolbox::root().join("tests/tests/sdk/read_messages.mjs"))
+        .arg(sdk.join("dist/src/messages.js"));
+    assert_matches(node, "messages.ts", typescript_type);
+}
+
+/// Compares what `reader` prints of the messages in `file` with the proto.
+fn assert_matches(reader: Command, file: &str, type_of: fn(&FieldDescriptorProto) -> String) {
     let proto = Proto::read();
     let wholes = proto.0.message_type.iter();
     let wholes: Map<String, Value> =
         wholes.map(|message| (message.name().to_owned(), proto.sample(message))).collect();
-    let python = describe(&wholes.into());
+    let sdk = describe(reader, &wholes.into());
 
     // Without the messages that every worker reads, the checks below would check nothing.
     for name in ["Lease", "Pool", "StreamLease", "Binding", "BeginJobResponse", "DrainResponse"] {
-        assert!(python.messages.contains_key(name), "messages.py lacks the class {name}");
+        assert!(sdk.messages.contains_key(name), "{file} lacks {name}");
     }
-    for (name, described) in &python.messages {
-        let message = proto.message(name);
+    for (name, described) in sdk.messages {
+        let message = proto.message(&name);
         let types: Map<String, Value> = message
             .field
             .iter()
-            .map(|field| (field.name().to_owned(), python_type(field).into()))
+            .map(|field| (field.name().to_owned(), type_of(field).into()))
             .collect();
-        assert_eq!(described.types, Value::from(types), "the fields of {name} in messages.py");
-        assert_eq!(described.read, proto.sample(message), "what {name}.from_json reads");
-        let empty = proto.empty(message);
-        assert_eq!(described.read_of_nothing, empty, "what {name}.from_json makes of {{}}");
-        assert_eq!(described.made_of_nothing, empty, "the defaults of {name}");
+        assert_eq!(described.types, Value::from(types), "the fields of {name} in {file}");
+        assert_eq!(described.read, proto.sample(message), "what is read as {name}");
+        let empty = with_integer_zeros(proto.empty(message));
+        let read = with_integer_zeros(described.read_of_nothing);
+        assert_eq!(read, empty, "what {{}} is read as for {name}");
+        let made = with_integer_zeros(described.made_of_nothing);
+        assert_eq!(made, empty, "the defaults of {name}");
     }
-    for (name, values) in &python.enums {
+    for (name, values) in &sdk.enums {
         let mut wanted: Map<String, Value> = Map::new();
         for value in json_values(proto.enumeration(name)) {
             wanted.insert(value.to_uppercase(), value.into());
         }
         wanted.insert("(a later one)".into(), "unspecified".into());
-        assert_eq!(values, &Value::from(wanted), "the values of {name} in messages.py");
+        assert_eq!(values, &Value::from(wanted), "the values of {name} in {file}");
     }
 }
 
-fn describe(wholes: &Value) -> Described {
-    let folder = toolbox::root();
-    let mut python = Command::new("python3")
-        .arg(folder.join("tests/tests/sdk/read_messages.py"))
-        .env("PYTHONPATH", folder.join("agent/sdk/python"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 starts");
-    let mut input = python.stdin.take().expect("it is piped");
-    input.write_all(wholes.to_string().as_bytes()).expect("python3 reads");
+fn describe(mut reader: Command, wholes: &Value) -> Described {
+    let mut reading =
+        reader.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut input = reading.stdin.take().expect("it is piped");
+    input.write_all(wholes.to_string().as_bytes()).expect("it reads");
     drop(input);
-    let output = python.wait_with_output().expect("python3 ends");
-    assert!(output.status.success(), "read_messages.py failed: {}", output.status);
-    serde_json::from_slice(&output.stdout).expect("read_messages.py prints JSON")
+    let output = reading.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{reader:?} failed: {}", output.status);
+    serde_json::from_slice(&output.stdout).expect("it prints JSON")
+}
+
+/// The value with 0 for each 0.0, which some languages write in the same way.
+fn with_integer_zeros(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.as_f64() == Some(0.0) => json!(0),
+        Value::Array(items) => items.into_iter().map(with_integer_zeros).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, field)| (name, with_integer_zeros(field))).collect()
+        }
+        other => other,
+    }
 }
 
 /// The worker API's proto.
@@ -112,12 +141,12 @@ impl Proto {
 
     fn message(&self, name: &str) -> &DescriptorProto {
         let found = self.0.message_type.iter().find(|message| message.name() == name);
-        found.unwrap_or_else(|| panic!("messages.py has {name}, worker.proto has no such message"))
+        found.unwrap_or_else(|| panic!("an SDK has {name}, worker.proto has no such message"))
     }
 
     fn enumeration(&self, name: &str) -> &EnumDescriptorProto {
         let found = self.0.enum_type.iter().find(|candidate| candidate.name() == name);
-        found.unwrap_or_else(|| panic!("messages.py has {name}, worker.proto has no such enum"))
+        found.unwrap_or_else(|| panic!("an SDK has {name}, worker.proto has no such enum"))
     }
 
     /// An object with a value in each field that is not the field's default.
@@ -175,6 +204,22 @@ fn python_type(field: &FieldDescriptorProto) -> String {
     match field.label() {
         Label::Repeated => format!("Tuple[{one}, ...]"),
         _ if field.oneof_index.is_some() => format!("Optional[{one}]"),
+        Label::Optional | Label::Required => one.into(),
+    }
+}
+
+/// The type of a field as TypeScript writes it.
+fn typescript_type(field: &FieldDescriptorProto) -> String {
+    let one = match field.r#type() {
+        Type::Uint64 | Type::Uint32 | Type::Double => "number",
+        Type::String => "string",
+        Type::Bool => "boolean",
+        Type::Message | Type::Enum => type_name(field),
+        other => panic!("{}: no test knows {other:?} in TypeScript", field.name()),
+    };
+    match field.label() {
+        Label::Repeated => format!("readonly {one}[]"),
+        _ if field.oneof_index.is_some() => format!("{one} | undefined"),
         Label::Optional | Label::Required => one.into(),
     }
 }
