@@ -23,6 +23,8 @@ ADDRESS_DEFAULT = "http://127.0.0.1:7411"
 ANSWER_S = 5.0
 # The longest line of a watch. A lease of 10,000 streams is some two MB.
 LINE_BYTES_MAX = 64 * 1024 * 1024
+# So much of what comes on a connection after its last call is read at a time, and forgotten.
+READ_BYTES = 4096
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -62,6 +64,11 @@ class Connection:
         except http.client.HTTPException as error:
             raise OSError(f"the agent's answer was cut off: {error!r}") from error
 
+    def begin_job(self, job_id: str, wait_ms: int) -> Token:
+        """The pool lease's token, once the job may start. The agent may wait for `wait_ms`."""
+        answer = self.call("PUT", f"/v1/jobs/{quote(job_id, safe='')}?wait_ms={wait_ms}")
+        return _read(lambda value: Token(BeginJobResponse.from_json(value).token), answer)
+
     def watch(self, kinds: Collection[str]) -> Iterator[Lease]:
         """The lease now, after every change and at every renewal, with its `streams` and
         `bindings` where `kinds` names them. Asked when this returns."""
@@ -85,6 +92,31 @@ class Connection:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    def hang_up(self) -> None:
+        """Makes the agent drop the call that has got no answer here, and end this connection."""
+        connection = self._http.sock
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def has_ended(self) -> bool:
+        """Whether the agent has ended this connection: it handles no call on it any more. Does not
+        wait."""
+        connection = self._http.sock
+        if connection is None:
+            return True
+        try:
+            connection.setblocking(False)
+            while connection.recv(READ_BYTES):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def close(self) -> None:
         """Closes it."""
@@ -131,12 +163,6 @@ class Agent:
         if self._path is not None:
             return Connection(_UnixConnection(self._path, timeout))
         return Connection(http.client.HTTPConnection(self._host, self._port, timeout=timeout))
-
-    def begin_job(self, job_id: str, wait_ms: int) -> Token:
-        """The pool lease's token, once the job may start."""
-        path = f"/v1/jobs/{quote(job_id, safe='')}?wait_ms={wait_ms}"
-        answer = self._once("PUT", path, timeout=ANSWER_S + wait_ms / 1000)
-        return _read(lambda value: Token(BeginJobResponse.from_json(value).token), answer)
 
     def end_job(self, job_id: str) -> None:
         """The job has ended."""

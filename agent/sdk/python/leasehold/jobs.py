@@ -1,7 +1,9 @@
 """Jobs: the slots that run, and the ends that the agent has not confirmed yet.
 
 Invariant: a job runs only after the agent's present process has admitted it, or learnt of it when
-its era began. An end is repeated until the agent confirms it.
+its era began. An end is repeated until the agent confirms it. While the agent may still handle a
+request for a job, neither the job's end nor a second request is sent: they travel on connections of
+their own, and a request that the agent handles last would admit a job that has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from types import TracebackType
 from typing import Dict, Optional, Set, Type
 
 from . import clock
-from .agent import Agent
+from .agent import ANSWER_S, Agent, Connection
 from .errors import Closed, Draining, Refused, Unreachable
 from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
 from .token import Token
@@ -59,12 +61,16 @@ class Jobs:
     """All jobs of this worker."""
 
     def __init__(self, agent: Agent, state: threading.Condition) -> None:
-        self._agent, self._state = agent, state
+        self._state = state
+        #: Whom requests for slots are sent to.
+        self.agent = agent
+        #: One is taken by each request for a slot until the agent cannot handle it any more.
+        self.turns = threading.BoundedSemaphore(SLOT_REQUESTS_MAX)
         self._pending: Set[str] = set()
-        self._turns = threading.BoundedSemaphore(SLOT_REQUESTS_MAX)
         self._running: Dict[str, Job] = {}
-        #: Ended, and not yet confirmed: never more than ran at once when the agent went away.
-        self.unconfirmed: Dict[str, None] = {}
+        #: Ended, and not yet confirmed: never more than ran at once when the agent went away, and
+        #: those that were given up, each with its last request.
+        self.unconfirmed: Dict[str, Optional[SlotRequest]] = {}
         self.draining = False
         self.closed = False
 
@@ -90,7 +96,7 @@ class Jobs:
         except BaseException:
             with self._state:
                 if pending.unsure:
-                    self.unconfirmed[job_id] = None
+                    self.unconfirmed[job_id] = pending.request
                     self._state.notify_all()
             raise
         finally:
@@ -109,10 +115,42 @@ class Jobs:
         """The job runs from now on. The caller holds the state."""
         self._running[job.id] = job
 
-    def ask(self, job_id: str, wait_ms: int) -> Token:
-        """Asks the agent once."""
-        with self._turns:
-            return self._agent.begin_job(job_id, wait_ms)
+    def may_report_end(self, job_id: str) -> bool:
+        """Whether the unconfirmed end of this job may be sent now."""
+        with self._state:
+            request = self.unconfirmed.get(job_id)
+            return request is None or request.is_over()
+
+
+class SlotRequest:
+    """One request for a slot, for which its sender has taken a turn."""
+
+    def __init__(self, turns: threading.BoundedSemaphore) -> None:
+        self._turns: Optional[threading.BoundedSemaphore] = turns
+        #: Of this request alone, once it is open.
+        self.connection: Optional[Connection] = None
+
+    def give_up(self) -> None:
+        """There will be no answer. The request is over once the agent has ended its connection."""
+        if self.connection is None:
+            self.end()
+        else:
+            self.connection.hang_up()
+
+    def is_over(self) -> bool:
+        """Whether the agent cannot handle it any more. The caller holds the state."""
+        if self.connection is not None and self.connection.has_ended():
+            self.end()
+        return self._turns is None
+
+    def end(self) -> None:
+        """The agent has answered it, or has ended its connection."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        if self._turns is not None:
+            self._turns.release()
+            self._turns = None
 
 
 class _PendingJob:
@@ -123,21 +161,28 @@ class _PendingJob:
         self._state = jobs._state
         self._until_ns = until_ns
         self._pause_s = PAUSE_MIN_S
+        # Why the last request got no answer.
+        self._error: Optional[OSError] = None
         #: Whether the agent may have admitted it without our knowing.
         self.unsure = False
+        #: The last request.
+        self.request: Optional[SlotRequest] = None
 
     def admit(self) -> Job:
         """Asks until there is a yes; raises for a no, and when the time is over."""
         while True:
             era = self._wait_for_link()
-            wait_ms = self._wait_ms()
+            if not self._jobs.turns.acquire(timeout=self._left_s(PAUSE_MAX_S)):
+                if self._is_over():
+                    raise Refused("no_slot", f"{SLOT_REQUESTS_MAX} jobs wait before this one")
+                continue
             try:
-                self.unsure = True
-                token = self._jobs.ask(self._job_id, wait_ms)
+                token = self._ask()
             except Refused as refused:
                 self.unsure = False
                 self._consider(refused)
             except OSError as error:
+                self._error = error
                 if self._is_over():
                     raise Unreachable(self._link.outage(error)) from error
                 self._pause()
@@ -149,6 +194,23 @@ class _PendingJob:
                         self._jobs.put(job)
                         return job
 
+    def _ask(self) -> Token:
+        """Asks the agent once."""
+        request = self.request = SlotRequest(self._jobs.turns)
+        try:
+            wait_ms = self._wait_ms()
+            connection = self._jobs.agent.connect(ANSWER_S + wait_ms / 1000)
+            self.unsure, request.connection = True, connection
+            token = connection.begin_job(self._job_id, wait_ms)
+        except Refused:
+            request.end()
+            raise
+        except BaseException:
+            request.give_up()
+            raise
+        request.end()
+        return token
+
     def _wait_for_link(self) -> int:
         """Waits until the agent may be asked; the era in which it is."""
         with self._state:
@@ -157,12 +219,15 @@ class _PendingJob:
                     raise Closed("the worker was closed")
                 if self._jobs.draining:
                     raise Draining()
+                is_answered = self.request is None or self.request.is_over()
                 # An end of the same id that is still owed would end this one.
-                if self._link.up and self._job_id not in self._jobs.unconfirmed:
+                is_settled = is_answered and self._job_id not in self._jobs.unconfirmed
+                if self._link.up and is_settled:
                     return self._link.era
                 if self._is_over():
-                    raise Unreachable(self._link.outage())
-                self._state.wait(self._left_s(PAUSE_MAX_S))
+                    raise Unreachable(self._link.outage(self._error))
+                # Nothing wakes this thread when a connection ends.
+                self._state.wait(self._left_s(PAUSE_MAX_S if is_answered else PAUSE_MIN_S))
 
     def _consider(self, refused: Refused) -> None:
         if refused.reason in ("draining", "invalid") or self._is_over():

@@ -292,6 +292,8 @@ class Worker:
         return bool(self._jobs.unconfirmed) or any(owning.unconfirmed for owning in self._owning)
 
     def _send_end(self, job_id: str, era: int) -> bool:
+        if not self._jobs.may_report_end(job_id):
+            return False
         try:
             self._agent.end_job(job_id)
         except (OSError, LeaseholdError) as error:

@@ -1,6 +1,7 @@
 """A fake agent: it counts slots, lists what the test sets, and can be killed."""
 
 import json
+import select
 import socket
 import socketserver
 import threading
@@ -10,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 # A hang shows as a failure after this time.
 HANG_S = 60
+POLL_S = 0.005
 
 
 def eventually(what, holds):
@@ -19,7 +21,7 @@ def eventually(what, holds):
         value = holds()
         if value:
             return value
-        time.sleep(0.005)
+        time.sleep(POLL_S)
     raise AssertionError(f"timeout: {what}")
 
 
@@ -33,6 +35,10 @@ class FakeAgent:
         self.forget()
         # Calls in their order: (method, path with query, body).
         self.calls = []
+        # Requests to PUT these paths are not read yet.
+        self.unread = set()
+        # The paths of such requests that have come, and of those whose senders have hung up.
+        self.arrived, self.hung_up = [], []
         self.server, self.port, self.connections = None, 0, set()
         self.revive()
 
@@ -67,6 +73,16 @@ class FakeAgent:
             except OSError:
                 pass
         eventually("connections to end", lambda: not self.connections)
+
+    def leave_unread(self, path, connection):
+        """Reads a request no earlier than the test says. The caller holds the news."""
+        self.arrived.append(path)
+        is_hung_up = False
+        while path in self.unread and not self.dead:
+            self.news.wait(POLL_S)
+            if not is_hung_up and select.select([connection], [], [], 0)[0]:
+                is_hung_up = not connection.recv(1, socket.MSG_PEEK)
+                self.hung_up += [path] * is_hung_up
 
     def change(self, **what):
         """Sets fields of this agent, and tells the watches."""
@@ -205,6 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/v1/lease/watch":
             return self.watch(agent, parse_qs(url.query))
         with agent.news:
+            if self.command == "PUT" and url.path in agent.unread:
+                agent.leave_unread(url.path, self.connection)
             agent.calls.append((self.command, self.path, body))
             status, answer = agent.answer(self.command, url.path, parse_qs(url.query), body)
             agent.news.notify_all()

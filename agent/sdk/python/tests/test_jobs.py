@@ -2,10 +2,12 @@
 
 import threading
 import unittest
+from unittest import mock
 
 import leasehold
+from leasehold import jobs
 
-from .fake_agent import FakeAgent, eventually
+from .fake_agent import HANG_S, FakeAgent, eventually
 
 
 class Jobs(unittest.TestCase):
@@ -93,6 +95,53 @@ class Jobs(unittest.TestCase):
                 self.worker.job("b", wait=0.05)
             self.assertEqual(refused.exception.reason, "no_slot")
             self.assertEqual(self.agent.jobs, {"a"})
+
+    def test_the_end_of_what_was_given_up_follows_the_request(self):
+        self.worker.job("first").end()
+        self.agent.change(unread={"/v1/jobs/a"})
+        with mock.patch.object(jobs, "ANSWER_S", 0.1), self.assertRaises(leasehold.Unreachable):
+            self.worker.job("a", wait=0.05)
+        # While the agent may still read the request, its end would come too early. Others do not
+        # wait for it: the end of `b` would be sent after that of `a`.
+        self.worker.job("b").end()
+        eventually("the end of b", lambda: self.agent.called("DELETE", "/v1/jobs/b"))
+        self.assertEqual(self.agent.called("DELETE", "/v1/jobs/a"), [])
+        with self.assertRaises(leasehold.Unreachable):
+            self.worker.job("a", wait=0.05)
+        self.agent.change(unread=set())
+        eventually("the end of a", lambda: self.agent.called("DELETE", "/v1/jobs/a"))
+        eventually("free slots", lambda: not self.agent.jobs)
+        self.assertEqual(len(self.agent.called("PUT", "/v1/jobs/a")), 1)
+
+    def test_a_request_without_an_answer_is_over_before_the_next_is_sent(self):
+        self.worker.job("first").end()
+        self.agent.change(unread={"/v1/jobs/a"})
+        times = {"ANSWER_S": 0.1, "WAIT_MS_MAX": 50, "PAUSE_MIN_S": 0.001}
+        with mock.patch.multiple(jobs, **times):
+            waiting = threading.Thread(target=lambda: self.worker.job("a").end())
+            waiting.start()
+            eventually("it to hang up", lambda: self.agent.hung_up)
+            for number in range(20):
+                self.worker.job(f"other {number}").end()
+            self.assertEqual(self.agent.arrived, ["/v1/jobs/a"])
+            self.agent.change(unread=set())
+            waiting.join()
+        eventually("free slots", lambda: not self.agent.jobs)
+
+    def test_no_more_requests_for_slots_are_under_way_than_there_are_turns(self):
+        first = self.worker.job("first")
+        self.worker._jobs.turns = threading.BoundedSemaphore(1)
+        waiting = threading.Thread(target=lambda: self.worker.job("a").end())
+        waiting.start()
+        eventually("the question", lambda: self.agent.called("PUT", "/v1/jobs/a"))
+        with self.assertRaises(leasehold.Refused) as refused:
+            self.worker.job("b", wait=0.05)
+        self.assertEqual(refused.exception.reason, "no_slot")
+        self.assertEqual(self.agent.called("PUT", "/v1/jobs/b"), [])
+        first.end()
+        waiting.join()
+        # An answer makes room for the next request.
+        self.worker.job("b", wait=HANG_S).end()
 
     def test_an_invalid_id_is_refused_at_once(self):
         with self.assertRaises(leasehold.Refused) as refused:
