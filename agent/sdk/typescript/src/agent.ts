@@ -44,10 +44,32 @@ export class Agent {
     }
   }
 
-  /** The pool lease's token, once the job may start. */
-  async beginJob(id: string, waitMs: number, signal: AbortSignal): Promise<Token> {
+  /**
+   * The pool lease's token, once the job may start. Calls `over` when the agent cannot handle the
+   * request any more, which is later than the answer where `signal` or the time ends the wait.
+   */
+  async beginJob(
+    id: string,
+    waitMs: number,
+    signal: AbortSignal,
+    over: () => void,
+  ): Promise<Token> {
+    let connection: Connection;
+    try {
+      connection = await this.connect(signal);
+    } catch (error) {
+      over();
+      throw error;
+    }
+    this.#open.add(connection);
+    const close = (): void => {
+      this.#open.delete(connection);
+      connection.close();
+      over();
+    };
     const path = `/v1/jobs/${encodeURIComponent(id)}?wait_ms=${waitMs}`;
-    const answer = await this.#once("PUT", path, { answerMs: ANSWER_MS + waitMs, signal });
+    const options = { answerMs: ANSWER_MS + waitMs, signal };
+    const answer = await connection.callOrHangUp("PUT", path, options, close);
     return decoded((value) => new Token(beginJobResponse.read(value).token), answer);
   }
 

@@ -104,6 +104,28 @@ export class Connection {
     }
   }
 
+  /**
+   * One question like `call`, which only hangs up where it ends early: the agent drops the question
+   * and ends the connection. Calls `over` when the agent cannot handle the question any more.
+   */
+  async callOrHangUp(
+    method: string,
+    path: string,
+    { answerMs, signal }: { readonly answerMs: number; readonly signal: AbortSignal },
+    over: () => void,
+  ): Promise<unknown> {
+    const answer = this.call(method, path, { answerMs: null });
+    answer.then(over, over);
+    const limit = new TimeLimit(answerMs, () => this.#socket.end(), signal);
+    try {
+      return await Promise.race([answer, limit.reached()]);
+    } catch (error) {
+      throw limit.explain(error);
+    } finally {
+      limit.end();
+    }
+  }
+
   /** The lease now, with its streams and bindings where `kinds` has them. */
   async readLease(kinds: ReadonlySet<LeaseKind>): Promise<Lease> {
     return decoded(lease.read, await this.call("GET", `/v1/lease${withoutOthers(kinds)}`));
@@ -182,6 +204,18 @@ class TimeLimit {
   /** Aborts with the call. */
   get signal(): AbortSignal {
     return this.#controller.signal;
+  }
+
+  /** Rejects when the call is to end. */
+  reached(): Promise<never> {
+    return new Promise((_, reject) => {
+      const { signal } = this.#controller;
+      const end = (): void => reject(signal.reason);
+      if (signal.aborted) {
+        end();
+      }
+      signal.addEventListener("abort", end);
+    });
   }
 
   /** The call has ended. */

@@ -2,7 +2,10 @@
  * Jobs: the slots that run, and the ends that the agent has not confirmed yet.
  *
  * Invariant: a job runs only after the agent's present process has admitted it, or learnt of it
- * when its era began. An end is repeated until the agent confirms it.
+ * when its era began. An end is repeated until the agent confirms it. While the agent may still
+ * handle a request for a job, neither the job's end nor a second request is sent: they travel on
+ * connections of their own, and a request that the agent handles last would admit a job that has
+ * ended.
  */
 
 import { randomBytes } from "node:crypto";
@@ -76,8 +79,8 @@ export class Jobs {
   readonly #changes: Changes;
   readonly #running = new Map<string, Job>();
   readonly #pending = new Set<string>();
-  /** The requests for slots in flight. */
-  readonly #requests = new Set<AbortController>();
+  /** The requests for slots that the agent may still handle, by the id of the job. */
+  readonly #requests = new Map<string, AbortController>();
 
   constructor(agent: Agent, changes: Changes) {
     this.#agent = agent;
@@ -92,6 +95,16 @@ export class Jobs {
   /** Whether a job waits to run, or has ended and the agent has not confirmed it. */
   isUnsettled(): boolean {
     return this.#pending.size > 0 || this.unconfirmed.size > 0;
+  }
+
+  /** Whether the agent may still handle a request for this job. */
+  isRequested(id: string): boolean {
+    return this.#requests.has(id);
+  }
+
+  /** The jobs whose unconfirmed ends may be sent now. */
+  reportable(): readonly string[] {
+    return [...this.unconfirmed].filter((id) => !this.isRequested(id));
   }
 
   /** See `Worker.job`. */
@@ -131,7 +144,11 @@ export class Jobs {
   /** Asks the agent once, and lets it wait for as long as `waitMs` says. */
   async ask(id: string, waitMs: () => number, caller: AbortSignal | undefined): Promise<Token> {
     while (this.#requests.size >= SLOT_REQUESTS_MAX && !this.closed && !caller?.aborted) {
-      await this.#changes.wait(undefined, caller);
+      const leftMs = waitMs();
+      if (leftMs === 0) {
+        throw new Refused("no_slot", `${SLOT_REQUESTS_MAX} jobs wait before this one`);
+      }
+      await this.#changes.wait(leftMs, caller);
     }
     const request = new AbortController();
     const abort = (): void => request.abort();
@@ -139,20 +156,22 @@ export class Jobs {
       abort();
     }
     caller?.addEventListener("abort", abort);
-    this.#requests.add(request);
+    this.#requests.set(id, request);
+    const over = (): void => {
+      this.#requests.delete(id);
+      this.#changes.notify();
+    };
     try {
-      return await this.#agent.beginJob(id, waitMs(), request.signal);
+      return await this.#agent.beginJob(id, waitMs(), request.signal, over);
     } finally {
       caller?.removeEventListener("abort", abort);
-      this.#requests.delete(request);
-      this.#changes.notify();
     }
   }
 
   /** No job begins any more. */
   close(): void {
     this.closed = true;
-    for (const request of this.#requests) {
+    for (const request of this.#requests.values()) {
       request.abort();
     }
   }
@@ -226,7 +245,8 @@ class PendingJob {
         throw new Draining();
       }
       // An end of the same id that is still owed would end this one.
-      if (this.#link.up && !this.#jobs.unconfirmed.has(this.#id)) {
+      const isEnding = this.#jobs.unconfirmed.has(this.#id);
+      if (this.#link.up && !isEnding && !this.#jobs.isRequested(this.#id)) {
         return this.#link.era;
       }
       if (this.#isOver()) {

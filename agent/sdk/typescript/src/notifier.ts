@@ -58,7 +58,7 @@ export class Notifier {
 
   #hasUnconfirmed(): boolean {
     const { jobs, releases } = this.#parts;
-    return jobs.unconfirmed.size > 0 || releases.some((one) => one.unconfirmed().length > 0);
+    return jobs.reportable().length > 0 || releases.some((one) => one.unconfirmed().length > 0);
   }
 
   /** Sends all that is unconfirmed; whether the agent has confirmed all of it. */
@@ -68,7 +68,7 @@ export class Notifier {
       from.unconfirmed().map((release) => ({ from, release })),
     );
     let isConfirmed = true;
-    for (const id of [...jobs.unconfirmed]) {
+    for (const id of jobs.reportable()) {
       isConfirmed = (await this.#sendEnd(id, era)) && isConfirmed;
     }
     for (const { from, release } of owed) {

@@ -49,6 +49,10 @@ export class FakeAgent {
   full = false;
   /** Calls get no answer. */
   isSilent = false;
+  /** Requests to PUT this path are not read yet. */
+  unread = "";
+  /** How many such requests have come. */
+  arrived = 0;
   /** What a new start changes. */
   onStart: () => void = () => undefined;
   dead = true;
@@ -91,10 +95,12 @@ export class FakeAgent {
     this.#server = http.createServer((request, response) => {
       this.#serve(request, response).catch((error: unknown) => response.destroy(error as Error));
     });
-    this.#server.on("connection", (socket) => {
+    const [read] = this.#server.listeners("connection") as ((socket: Socket) => void)[];
+    this.#server.removeAllListeners("connection").on("connection", (socket: Socket) => {
       this.#connections.add(socket);
       socket.on("close", () => this.#connections.delete(socket));
       socket.on("error", () => undefined);
+      void this.#readable(socket).then(() => read?.call(this.#server, socket));
     });
     if (path === undefined) {
       this.#server.listen(this.#port, "127.0.0.1");
@@ -178,6 +184,22 @@ export class FakeAgent {
   /** The calls so far whose path starts so. */
   called(method: string, start: string): readonly Call[] {
     return this.calls.filter((call) => call.method === method && call.path.startsWith(start));
+  }
+
+  /** Waits until the request on a new connection may be read. */
+  async #readable(socket: Socket): Promise<void> {
+    if (this.unread === "") {
+      return;
+    }
+    await once(socket, "readable");
+    const head = socket.read() as Buffer;
+    socket.unshift(head);
+    const isUnread = (): boolean =>
+      this.unread !== "" && head.toString().startsWith(`PUT ${this.unread}`);
+    this.arrived += isUnread() ? 1 : 0;
+    while (isUnread() && !this.dead) {
+      await once(this.#news, "news");
+    }
   }
 
   async #serve(request: http.IncomingMessage, response: http.ServerResponse): Promise<void> {

@@ -7,8 +7,9 @@ import { Closed, Draining, Refused, Token, Unreachable } from "leasehold";
 
 import { Agent } from "../src/agent.js";
 import { Changes } from "../src/changes.js";
+import { NoAnswer } from "../src/errors.js";
 import { Jobs } from "../src/jobs.js";
-import { Link } from "../src/link.js";
+import { Link, PAUSE_MIN_MS } from "../src/link.js";
 import { HANG_MS, eventually } from "./fake_agent.js";
 import { Lines, start, startAgent, startWorker } from "./fixture.js";
 
@@ -312,14 +313,51 @@ test("an end that an earlier process has confirmed is not confirmed", async (t) 
 
 test("a job that is admitted while the worker closes is ended", async () => {
   const changes = new Changes();
-  const beginJob = (): Promise<Token> => {
+  const beginJob: Agent["beginJob"] = (_id, _waitMs, _signal, over) => {
     jobs.close();
+    over();
     return Promise.resolve(new Token("1.1"));
   };
   const jobs = new Jobs({ beginJob } as unknown as Agent, changes);
   const link = { era: 1, up: true } as Link;
   await assert.rejects(jobs.begin(link, "a", {}), Closed);
   assert.deepEqual([[...jobs.running()], [...jobs.unconfirmed]], [[], ["a"]]);
+});
+
+test("the end of what was given up follows the request", async (t) => {
+  const { agent, worker } = await start(t);
+  await (await worker.job("first")).end();
+  agent.unread = "/v1/jobs/a";
+  const given = new AbortController();
+  const begun = worker.job("a", { signal: given.signal });
+  await eventually("the request", () => agent.arrived === 1);
+  given.abort(new Error("no longer wanted"));
+  await assert.rejects(begun, /no longer wanted/);
+  // While the agent may still read the request, its end would come too early. Others do not wait
+  // for it: the end of `b` would be sent after that of `a`.
+  await (await worker.job("b")).end();
+  assert.deepEqual(agent.called("DELETE", "/v1/jobs/a"), []);
+  await assert.rejects(worker.job("a", { waitMs: 50 }), Unreachable);
+  assert.equal(agent.arrived, 1);
+  agent.unread = "";
+  agent.tell();
+  await eventually("its end", () => agent.called("DELETE", "/v1/jobs/a").length > 0);
+  await eventually("free slots", () => agent.jobs.size === 0);
+});
+
+test("a request without an answer is over before the next is sent", async () => {
+  const overs: (() => void)[] = [];
+  const beginJob: Agent["beginJob"] = (_id, _waitMs, _signal, over) => {
+    overs.push(over);
+    return Promise.reject(new NoAnswer("it does not answer"));
+  };
+  const jobs = new Jobs({ beginJob } as unknown as Agent, new Changes());
+  const link = { era: 1, up: true, outage: () => "no answer" } as unknown as Link;
+  // There is time for a second request.
+  await assert.rejects(jobs.begin(link, "a", { waitMs: 4 * PAUSE_MIN_MS }), Unreachable);
+  assert.deepEqual([overs.length, [...jobs.unconfirmed], jobs.reportable()], [1, ["a"], []]);
+  overs[0]?.();
+  assert.deepEqual(jobs.reportable(), ["a"]);
 });
 
 test("a missing agent is unreachable within the wait", async (t) => {
@@ -342,6 +380,9 @@ test("more requests for slots than are sent at once wait in the worker", async (
   const first = await worker.job("first");
   const all = Array.from({ length: 300 }, (_, number) => worker.job(`job ${number}`));
   await eventually("the questions", () => agent.called("PUT", "/v1/jobs/job").length === 256);
+  const late = worker.job("late", { waitMs: 50 });
+  await assert.rejects(late, (error) => error instanceof Refused && error.reason === "no_slot");
+  assert.deepEqual(agent.called("PUT", "/v1/jobs/late"), []);
   agent.pool = 300;
   await first.end();
   await Promise.all(all);
