@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -58,7 +57,9 @@ func newID() (string, error) {
 // pendingJob is a job that waits for its slot.
 //
 // Invariant: a job runs only after the agent's present process has admitted it, or has learnt of it
-// when its era began.
+// when its era began. Neither the job's end nor a second request is sent while the agent may still
+// handle a request: each has a connection of its own, and a request that the agent handles last
+// would admit a job that has ended.
 type pendingJob struct {
 	worker *Worker
 	id     string
@@ -67,8 +68,8 @@ type pendingJob struct {
 	last error
 	// isUnsure: the agent may have admitted the job although this process got no answer.
 	isUnsure bool
-	// underWay counts the requests that the agent may still handle.
-	underWay sync.WaitGroup
+	// over is closed when the agent cannot handle the last request any more; nil before the first.
+	over chan struct{}
 }
 
 // begin waits until the agent admits the job, refuses it for good, or ctx ends.
@@ -104,9 +105,9 @@ func (w *Worker) begin(ctx context.Context, id string) (*Job, error) {
 }
 
 // abandon reports the end of a job that the agent may have admitted, so that it leaves no slot in
-// use. The agent must not get the end before the request.
+// use.
 func (p *pendingJob) abandon() {
-	p.underWay.Wait()
+	<-p.over
 	p.worker.shared.change(func(state *state) {
 		delete(state.abandoned, p.id)
 		state.ended[p.id] = struct{}{}
@@ -180,6 +181,13 @@ func (p *pendingJob) waitForLink(ctx context.Context) (uint64, error) {
 // ask asks the agent once, on a connection of its own.
 func (p *pendingJob) ask(ctx context.Context, wait time.Duration) (Token, error) {
 	agent := p.worker.agent
+	if p.over != nil {
+		select {
+		case <-p.over:
+		case <-ctx.Done():
+			return Token{}, ctx.Err()
+		}
+	}
 	select {
 	case p.worker.slotRequests <- struct{}{}:
 	case <-ctx.Done():
@@ -194,9 +202,10 @@ func (p *pendingJob) ask(ctx context.Context, wait time.Duration) (Token, error)
 	}
 	p.isUnsure = true
 	answered := make(chan slotAnswer, 1)
-	p.underWay.Add(1)
+	over := make(chan struct{})
+	p.over = over
 	go func() {
-		defer p.underWay.Done()
+		defer close(over)
 		defer func() { <-p.worker.slotRequests }()
 		defer connection.close()
 		token, err := connection.beginJob(p.worker.closed, p.id, wait)

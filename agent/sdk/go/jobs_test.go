@@ -210,8 +210,8 @@ func TestTheEndOfWhatWasGivenUpFollowsTheRequest(t *testing.T) {
 		worker.shared.look(func(state *state) { isReported = !state.hasUnconfirmed() })
 		return isReported
 	})
-	if agent.known() != "a" {
-		t.Error("the end overtakes the request: ", agent.called("DELETE", "/v1/jobs/a"))
+	if ends := agent.called("DELETE", "/v1/jobs/a"); ends != nil {
+		t.Error("the end overtakes the request: ", ends)
 	}
 	close(admitted)
 	await(t, "the second run", again)
@@ -219,6 +219,23 @@ func TestTheEndOfWhatWasGivenUpFollowsTheRequest(t *testing.T) {
 	if ends := agent.called("DELETE", "/v1/jobs/a"); len(ends) != 1 || agent.known() != "a" {
 		t.Error("the end of the first request has ended the second run: ", ends)
 	}
+}
+
+func TestARequestWithoutAnAnswerIsOverBeforeTheNextIsSent(t *testing.T) {
+	agent, worker := startJobs(t, 1)
+	mustJob(t, worker, "first").End()
+	pending := &pendingJob{worker: worker, id: "a", over: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(limited(t), 50*time.Millisecond)
+	defer cancel()
+	_, err := pending.ask(ctx, slotWaitMax)
+	if asked := agent.called("PUT", "/v1/jobs/a"); asked != nil || !errors.Is(err, ctx.Err()) {
+		t.Error(asked, err)
+	}
+	close(pending.over)
+	if _, err := pending.ask(limited(t), slotWaitMax); err != nil {
+		t.Error(err)
+	}
+	await(t, "the end of the request", pending.over)
 }
 
 func TestAnIDThatWasGivenUpMayBeUsedAgain(t *testing.T) {
