@@ -35,11 +35,15 @@ def main() -> int:
 def show_tests(module: Path) -> int:
     """Lists the tests; returns the exit code."""
     path = module_path(module)
+    # In an order of their own: packages are listed as they come out of the compiler.
+    names = []
     with go_test(module, "-list", "^Test", "./...") as listing:
         for event in events(listing):
             test = event.get("Output", "").strip()
             if test.startswith("Test"):
-                print(f"{package_of(event, path)}/{test}: test")
+                names.append(f"{package_of(event, path)}/{test}")
+    for name in sorted(names):
+        print(f"{name}: test")
     return listing.returncode
 
 

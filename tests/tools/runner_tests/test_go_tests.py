@@ -40,7 +40,7 @@ class PlantedFailures(unittest.TestCase):
         self.plant("below", PASSES, FAILS)
         code, lines = self.run_tests("--list", "--format", "terse")
         self.assertEqual((code, lines), (0, [
-            "./TestPasses: test", "below/TestPasses: test", "below/TestFails: test"]))
+            "./TestPasses: test", "below/TestFails: test", "below/TestPasses: test"]))
         code, lines = self.run_tests("--exact", "below/TestPasses")
         self.assertEqual((code, lines), (0, [
             "test below/TestPasses ... ok",
