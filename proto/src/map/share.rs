@@ -1,6 +1,6 @@
 //! Shares of pipelines and the tables of their nodes, both ways.
 
-use leasehold_types::limits::{NODES_MAX, SHARES_PER_NODE_MAX};
+use leasehold_types::limits::{NODES_MAX, WORKERS_MAX};
 use leasehold_types::share::{
     Endpoint, NodeKey, Route, Share, TableChange, TableGrant, TableVersion, WorkerAddress,
 };
@@ -73,7 +73,7 @@ impl TryFrom<wire::TableGrant> for TableGrant {
                 endpoints: endpoints("table.whole.endpoints", whole.endpoints)?,
             },
             Change::Part(part) => {
-                at_most("table.part.removed", part.removed.len(), SHARES_PER_NODE_MAX)?;
+                at_most("table.part.removed", part.removed.len(), WORKERS_MAX)?;
                 let removed = part.removed.iter();
                 let removed = removed.map(|worker| worker_name("table.part.removed", worker));
                 TableChange::Part {
@@ -112,12 +112,13 @@ impl From<TableGrant> for wire::TableGrant {
     }
 }
 
-/// As many endpoints as a node may have.
+/// At most one endpoint for each worker. A node may span fewer workers, but while its shares move,
+/// those that give them back serve it too.
 fn endpoints<T: FromIterator<Endpoint>>(
     field: &'static str,
     endpoints: Vec<wire::Endpoint>,
 ) -> Result<T, Invalid> {
-    at_most(field, endpoints.len(), SHARES_PER_NODE_MAX)?;
+    at_most(field, endpoints.len(), WORKERS_MAX)?;
     endpoints.into_iter().map(Endpoint::try_from).collect()
 }
 
@@ -210,7 +211,7 @@ mod tests {
         use wire::table_grant::Change;
         let good = wire::TableGrant::from(TableGrant { node: node(), change: TableChange::Ended });
         let worker = || wire::Endpoint::from(endpoint("w1"));
-        let too_many = SHARES_PER_NODE_MAX + 1;
+        let too_many = WORKERS_MAX + 1;
         let with = |change| wire::TableGrant { change, ..good.clone() };
         let part = |changed, removed| {
             with(Some(Change::Part(wire::TablePart { from: 1, version: 2, changed, removed })))

@@ -92,8 +92,8 @@ pub struct Route {
     pub endpoints: Option<Arc<[Endpoint]>>,
 }
 
-/// The table of a node, or a change of it. A table has the workers that serve the node. On a link it
-/// is sent once, whatever number of shares lead to the node, and then its changes are.
+/// The table of a node, or a change of it. A table has the workers that serve the node. On a link
+/// it is sent once, whatever number of shares lead to the node, and then its changes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableGrant {
     /// The node.

@@ -2,7 +2,7 @@
 
 use leasehold_types::message::{DrainOrder, Grant, PoolGrant, Release, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::share::NodeKey;
+use leasehold_types::share::{NodeKey, TableChange};
 use leasehold_types::{Moment, StreamKey, Token};
 
 use super::{Held, HeldShare, Holder, Pool};
@@ -147,7 +147,9 @@ impl<J: Journal> Holder<J> {
         if grant.snapshot {
             changed = changed.max(self.revoke_unlisted(grant, until, now)?);
         }
-        if grant.snapshot || self.tables.is_overfull() {
+        // Endpoints of before are of no use to a share that is granted later.
+        let has_ended = grant.tables.iter().any(|table| table.change == TableChange::Ended);
+        if grant.snapshot || has_ended || self.tables.is_overfull() {
             self.forget_unneeded_tables();
         }
         if until > self.renewed_until {

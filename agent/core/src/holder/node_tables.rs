@@ -6,16 +6,15 @@ use std::sync::Arc;
 use leasehold_types::share::{Endpoint, NodeKey, ShareKey, TableChange, TableGrant, TableVersion};
 use leasehold_types::{Share, WorkerName};
 
-/// How many tables without a share and without a version there may be, beside twice as many as had
-/// a share when they were last counted.
+/// How many tables there may be, beside twice as many as were kept when they were last counted.
 const UNNEEDED_TABLES_MAX: usize = 16;
 
 /// The workers that serve each of the nodes that shares lead to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeTables {
     tables: BTreeMap<NodeKey, NodeTable>,
-    /// How many had a share when they were last counted.
-    needed: usize,
+    /// How many were kept when they were last counted.
+    kept: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -87,13 +86,13 @@ impl NodeTables {
 
     /// Whether there are so many that those without a share are to be forgotten.
     pub(super) fn is_overfull(&self) -> bool {
-        self.tables.len() > 2 * self.needed + UNNEEDED_TABLES_MAX
+        self.tables.len() > 2 * self.kept + UNNEEDED_TABLES_MAX
     }
 
     /// Forgets all tables without a version but those of these nodes.
     pub(super) fn keep(&mut self, needed: &BTreeSet<NodeKey>) {
         self.tables.retain(|node, table| table.version.is_some() || needed.contains(node));
-        self.needed = self.tables.len();
+        self.kept = self.tables.len();
     }
 
     fn set(

@@ -114,7 +114,7 @@ impl Query<'_> {
             return None;
         }
         let end = if exposure.sets.is_timeless() {
-            "until the platform says that the worker is gone".to_owned()
+            "until the worker is declared gone".to_owned()
         } else {
             format!("for at most {:.1} s more", until.since(now).as_secs_f64())
         };

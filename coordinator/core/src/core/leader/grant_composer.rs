@@ -383,13 +383,17 @@ impl<'a> GrantComposer<'a> {
         updates
     }
 
-    /// The route of a share that is revoked, if the route has changed.
+    /// The route of a share that is revoked, if the route has changed. Where this message is full,
+    /// the next one has it.
     fn changed_route(
         &mut self,
         stream: &StreamKey,
         key: &WorkerKey,
         budget: &mut RouteBudget,
     ) -> Option<Arc<Share>> {
+        if !budget.is_left() {
+            return None;
+        }
         let has_changed = self.clusters.worker_mut(key)?.streams_mut().route_sent(stream);
         if !has_changed {
             return None;
