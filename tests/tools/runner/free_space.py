@@ -12,35 +12,43 @@ from pathlib import Path
 from .binaries import ROOT, built_folder
 
 GIB = 1 << 30
-# What a run may add to the filesystem of the target folder: where no library is built yet, and
-# where they are.
-COLD_BYTES = 25 * GIB
-WARM_BYTES = 4 * GIB
-# What it may add to another filesystem, which has caches or temporary files only.
-OTHER_BYTES = 2 * GIB
+# What a run adds to the target folder: from nothing, and where the programs are built.
+TARGET_COLD_BYTES = 12 * GIB
+TARGET_WARM_BYTES = 2 * GIB
+# What it adds to the caches that all checkouts share: with all tools, and where they are there.
+CACHES_COLD_BYTES = 18 * GIB
+CACHES_WARM_BYTES = 1 * GIB
+# What tests write elsewhere, and have at one time.
+OTHER_BYTES = 1 * GIB
 
 
-def folders() -> list[Path]:
-    """Where a run writes: programs, logs, what all checkouts share, and temporary files."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [built_folder(), ROOT, Path(caches), Path(tempfile.gettempdir())]
+def needs() -> dict[Path, int]:
+    """What a run may add to each of the folders that it writes to, in bytes."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    # Lints build libraries of others, too.
+    is_built = next((built_folder() / "deps").glob("libleasehold_types-*.rlib"), None) is not None
+    are_tools_there = (caches / "leasehold").is_dir()
+    return {
+        built_folder(): TARGET_WARM_BYTES if is_built else TARGET_COLD_BYTES,
+        caches: CACHES_WARM_BYTES if are_tools_there else CACHES_COLD_BYTES,
+        Path(tempfile.gettempdir()): OTHER_BYTES,
+    }
 
 
-def shortage(places: list[Path]) -> str | None:
-    """What is wrong where one of these folders has too little room for a run; none if nothing is.
-
-    The first one is that of built programs. Folders of one filesystem share its room.
+def shortage(needed: dict[Path, int]) -> str | None:
+    """What is wrong where these folders have too little room; none if nothing is. Folders of one
+    filesystem share its room.
     """
     devices: dict[int, list[Path]] = {}
-    for place in places:
+    for place in needed:
         devices.setdefault(_existing(place).stat().st_dev, []).append(place)
     lines = []
-    for of_device in devices.values():
-        free = shutil.disk_usage(_existing(of_device[0])).free
-        needed = _needed(places[0]) if places[0] in of_device else OTHER_BYTES
-        if free < needed:
-            shown = ", ".join(str(place) for place in dict.fromkeys(of_device))
-            lines.append(f"    {_gib(free)} are free and {_gib(needed)} may be needed: {shown}")
+    for places in devices.values():
+        free = shutil.disk_usage(_existing(places[0])).free
+        need = sum(needed[place] for place in places)
+        if free < need:
+            shown = ", ".join(str(place) for place in places)
+            lines.append(f"    {_gib(free)} are free and {_gib(need)} may be needed: {shown}")
     if not lines:
         return None
     return "\n".join(["not enough free space for a run of all tests:", *lines, advice()])
@@ -50,12 +58,6 @@ def advice() -> str:
     """What may be deleted, to have more room."""
     return (f"delete what is not needed: {built_folder() / 'incremental'}, target folders of other "
             "checkouts and of former builds, and Go's build cache (`go clean -cache`)")
-
-
-def _needed(built: Path) -> int:
-    """What a run may add to the filesystem of this folder of built programs."""
-    is_cold = next((built / "deps").glob("*.rlib"), None) is None
-    return COLD_BYTES if is_cold else WARM_BYTES
 
 
 def _existing(place: Path) -> Path:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(TOOLS))
 
 from runner import free_space
 from runner.binaries import ROOT
-from runner.free_space import COLD_BYTES, GIB, OTHER_BYTES, WARM_BYTES, shortage
+from runner.free_space import GIB, needs, shortage
 
 FULL = Path("/proc")
 # More than any disk has.
@@ -25,36 +25,41 @@ class FreeSpace(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        # It need not be there yet.
+        # They need not be there yet.
         self.built = self.folder / "target/debug"
+        self.caches = self.folder / "cache"
 
-    def needing(self, cold: int, warm: int, *others: Path) -> str | None:
-        """What is wrong with these folders if runs need so much."""
-        with mock.patch.multiple(free_space, COLD_BYTES=cold, WARM_BYTES=warm):
-            return shortage([self.built, self.folder, *others])
+    def needs(self) -> dict[Path, int]:
+        """What a run needs in these folders."""
+        with mock.patch.object(free_space, "built_folder", return_value=self.built), \
+                mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(self.caches)}):
+            return needs()
 
     def test_a_run_begins_where_there_is_enough(self):
-        self.assertIsNone(self.needing(1, 1))
+        self.assertIsNone(shortage({self.built: 1, self.caches: 1}))
 
     def test_a_shortage_names_folders_sizes_and_what_may_be_deleted(self):
-        text = self.needing(ENDLESS, 1)
-        for part in [f"{ENDLESS // GIB}.0 GiB may be needed: {self.built}, {self.folder}\n",
-                     "GiB are free", "debug/incremental", "target folders", "go clean -cache"]:
+        text = shortage({self.built: ENDLESS, self.caches: GIB})
+        needed = f"{ENDLESS // GIB + 1}.0 GiB may be needed: {self.built}, {self.caches}\n"
+        for part in [needed, "GiB are free", "debug/incremental", "target folders",
+                     "go clean -cache"]:
             self.assertIn(part, text)
         self.assertEqual(text.count("may be needed"), 1, "one filesystem is one line")
 
-    def test_less_is_needed_once_libraries_are_built(self):
-        self.assertLess(WARM_BYTES, COLD_BYTES)
+    def test_less_is_needed_once_programs_and_tools_are_there(self):
+        cold = self.needs()
         (self.built / "deps").mkdir(parents=True)
-        self.assertIsNotNone(self.needing(ENDLESS, 1), "no library is there")
         (self.built / "deps/libserde.rlib").write_text("")
-        self.assertIsNone(self.needing(ENDLESS, 1))
-        self.assertIsNotNone(self.needing(1, ENDLESS))
+        self.assertEqual(self.needs(), cold, "lints have built it")
+        (self.built / "deps/libleasehold_types-0.rlib").write_text("")
+        self.assertLess(self.needs()[self.built], cold[self.built])
+        self.assertEqual(self.needs()[self.caches], cold[self.caches])
+        (self.caches / "leasehold").mkdir(parents=True)
+        self.assertLess(self.needs()[self.caches], cold[self.caches])
 
     def test_another_filesystem_needs_room_of_its_own(self):
-        text = self.needing(1, 1, FULL)
-        needed = f"{OTHER_BYTES / GIB:.1f} GiB may be needed: {FULL}\n"
-        self.assertIn(f"    0.0 GiB are free and {needed}", text)
+        text = shortage({self.built: 1, FULL: 2 * GIB})
+        self.assertIn(f"    0.0 GiB are free and 2.0 GiB may be needed: {FULL}\n", text)
         self.assertNotIn(str(self.built), text)
 
     def test_a_run_without_room_ends_before_it_builds(self):
