@@ -9,6 +9,7 @@ use leasehold_types::Moment;
 
 use crate::deployment::PodNumber;
 use crate::load::DeploymentLoad;
+use crate::phases::PhaseMoves;
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
 use crate::slots::{SlotChange, Slots, StopCause};
@@ -127,5 +128,9 @@ impl Slots for FixedPools {
 
     fn streams(&self, _: usize, _: Moment) -> Option<StreamFigures> {
         None
+    }
+
+    fn moves(&self, _: usize) -> &[PhaseMoves] {
+        &[]
     }
 }

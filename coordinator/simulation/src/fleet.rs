@@ -16,7 +16,8 @@ use crate::autoscaler::{Autoscaler, SYNC_PERIOD};
 use crate::deployment::{Deployment, PodNumber};
 use crate::jobs::{Job, JobQueue, JobSource, WaitingJob};
 use crate::load::{AutoscalerLoad, ClusterLoad, Load};
-use crate::record::{Course, JobFigures, Recorder, StreamFigures};
+use crate::phases::{PhaseFigures, PhaseStarts};
+use crate::record::{Course, JobFigures, Recorded, Recorder, StreamFigures};
 use crate::schedule::Schedule;
 use crate::slots::{SlotChange, Slots};
 
@@ -53,6 +54,7 @@ pub(super) struct ClusterRun {
     pub(super) jobs: JobFigures,
     pub(super) streams: Option<StreamFigures>,
     pub(super) course: Course,
+    pub(super) phases: Vec<PhaseFigures>,
 }
 
 /// Something that happens in a fleet at a moment.
@@ -63,6 +65,8 @@ enum Step {
     EndJob(PodNumber, u64),
     /// A pod becomes ready.
     Ready(PodNumber),
+    /// A pod has been ready for as long as a rollout waits.
+    Available(PodNumber),
     /// The platform notices that a pod's machine is lost.
     Replace(PodNumber),
     /// The platform says that nothing of a lost machine runs.
@@ -134,6 +138,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
         start: Moment,
     ) -> Result<Self> {
         let end = start + load.length;
+        let phases = PhaseStarts::new(load, start);
         let states = load.clusters.iter().enumerate().map(|(index, cluster)| {
             let mut seeds = fastrand::Rng::with_seed(seed ^ (index as u64).rotate_left(32));
             let [jobs, startup] = [(); 2].map(|()| seeds.u64(..));
@@ -147,7 +152,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
                 deployment: Deployment::new(0),
                 autoscaler: None,
                 startup: fastrand::Rng::with_seed(startup),
-                recorder: Recorder::new(cluster.spec.jobs_max, start, end),
+                recorder: Recorder::new(cluster.spec.jobs_max, start, end, phases.clone()),
                 workers: None,
             }
         });
@@ -188,10 +193,12 @@ impl<'a, S: Slots> Fleet<'a, S> {
             }
             self.take_changes()?;
         }
-        let Self { slots, clusters, .. } = self;
+        let Self { load, slots, clusters, start, .. } = self;
+        let starts = PhaseStarts::new(load, start);
         let runs = clusters.into_iter().enumerate().map(|(index, cluster)| {
-            let (jobs, course) = cluster.recorder.finish();
-            ClusterRun { jobs, streams: slots.streams(index, end), course }
+            let Recorded { jobs, course, phases } = cluster.recorder.finish();
+            let phases = starts.figures(load, &phases, slots.moves(index));
+            ClusterRun { jobs, streams: slots.streams(index, end), course, phases }
         });
         Ok(runs.collect())
     }
@@ -218,6 +225,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
         for _ in 0..self.clusters[cluster].deployment.replicas() {
             let pod = self.create_pod(cluster);
             self.pod_is_ready(pod)?;
+            self.clusters[cluster].deployment.set_ready(pod, true);
         }
         self.draw_job(cluster);
         self.take_changes()
@@ -227,12 +235,8 @@ impl<'a, S: Slots> Fleet<'a, S> {
         match step {
             Step::Arrive(cluster) => self.arrive(cluster),
             Step::EndJob(pod, job) => self.end_job(pod, job),
-            Step::Ready(pod) => {
-                if self.pods[pod].phase == PodPhase::Starting {
-                    self.pod_is_ready(pod)?;
-                }
-                self.reconcile(self.pods[pod].cluster)
-            }
+            Step::Ready(pod) => self.take_ready(pod),
+            Step::Available(pod) => self.pod_is_available(pod),
             Step::Replace(pod) => self.replace(pod, step),
             Step::Gone(pod) => self.gone(pod, step),
             Step::Event(index) => self.take_event(index, step),

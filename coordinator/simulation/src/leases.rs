@@ -10,6 +10,7 @@ use leasehold_types::{Moment, StreamKey, Token, WorkerKey, WorkerName};
 use crate::cell::{Cell, Happening, IdleTime, WorkerNumber};
 use crate::deployment::PodNumber;
 use crate::load::Load;
+use crate::phases::{PhaseMoves, PhaseStarts};
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
 use crate::slots::{SlotChange, Slots, StopCause};
@@ -33,6 +34,9 @@ pub(crate) struct Leases<'a> {
     start: Moment,
     now: Moment,
     streams: BTreeMap<StreamKey, StreamState>,
+    phases: PhaseStarts,
+    /// By cluster and phase.
+    moves: Vec<Vec<PhaseMoves>>,
 }
 
 /// A stream that has had an owner.
@@ -42,7 +46,6 @@ struct StreamState {
     owner: Option<WorkerNumber>,
     /// Since when it has no owner that runs, if it has none.
     unowned_since: Option<Moment>,
-    moves: u64,
     unowned: Duration,
     unowned_max: Duration,
 }
@@ -58,6 +61,7 @@ impl<'a> Leases<'a> {
         seed: u64,
         start: Moment,
     ) -> Result<Self> {
+        let phases = PhaseStarts::new(load, start);
         Ok(Self {
             load,
             cell: Cell::new(load.desired.clone(), idle_time, seed, start)?,
@@ -69,6 +73,8 @@ impl<'a> Leases<'a> {
             start,
             now: start,
             streams: BTreeMap::new(),
+            moves: vec![vec![PhaseMoves::default(); phases.count()]; load.clusters.len()],
+            phases,
         })
     }
 
@@ -90,7 +96,12 @@ impl<'a> Leases<'a> {
                 Happening::Granted { worker, stream } => {
                     let (start, now) = (self.start, self.now);
                     let first = || StreamState::new(start);
-                    self.streams.entry(stream).or_insert_with(first).granted(worker, now);
+                    let state = self.streams.entry(stream).or_insert_with(first);
+                    if state.granted(worker, now) {
+                        let (_, cluster) = self.pods[worker];
+                        let moves = &mut self.moves[cluster][self.phases.place(now)];
+                        *moves = PhaseMoves { count: moves.count + 1, last: Some(now) };
+                    }
                 }
                 Happening::Freed { worker, stream } => {
                     let now = self.now;
@@ -115,13 +126,13 @@ impl StreamState {
         Self { unowned_since: Some(start), ..Self::default() }
     }
 
-    fn granted(&mut self, worker: WorkerNumber, now: Moment) {
-        if self.owner.is_some_and(|owner| owner != worker) {
-            self.moves += 1;
-        }
+    /// A worker has it from now on. Returns whether another one had it before: whether it moves.
+    fn granted(&mut self, worker: WorkerNumber, now: Moment) -> bool {
+        let moves = self.owner.is_some_and(|owner| owner != worker);
         self.owner = Some(worker);
         self.count_unowned(now);
         self.unowned_since = None;
+        moves
     }
 
     /// A worker has it no longer, if that was the last owner.
@@ -265,7 +276,8 @@ impl Slots for Leases<'_> {
 
     fn streams(&self, cluster: usize, end: Moment) -> Option<StreamFigures> {
         let name = &self.load.clusters[cluster].name;
-        let mut figures = StreamFigures::default();
+        let moves: u64 = self.moves[cluster].iter().map(|phase| phase.count).sum();
+        let mut figures = StreamFigures { moves, ..StreamFigures::default() };
         for (set, spec) in self.load.desired.sets.iter().filter(|(_, spec)| spec.cluster == *name) {
             for stream in spec.streams.iter() {
                 let key = StreamKey { set: set.clone(), stream: stream.name.clone() };
@@ -273,12 +285,15 @@ impl Slots for Leases<'_> {
                 let mut state = known.unwrap_or_else(|| StreamState::new(self.start));
                 state.count_unowned(end);
                 figures.streams += 1;
-                figures.moves += state.moves;
                 figures.unowned_seconds += state.unowned.as_secs_f64();
                 let longest = figures.unowned_max_seconds;
                 figures.unowned_max_seconds = longest.max(state.unowned_max.as_secs_f64());
             }
         }
         (figures.streams > 0).then_some(figures)
+    }
+
+    fn moves(&self, cluster: usize) -> &[PhaseMoves] {
+        &self.moves[cluster]
     }
 }

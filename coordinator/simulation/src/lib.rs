@@ -8,7 +8,7 @@
 //! * `load`: the file, its rules, and what is drawn from it.
 //! * `fleet`: pods, jobs and events. The pods' slots come from `slots`: either the `leases` of a
 //!   cell, or `fixed_pools`.
-//! * `record`: sums over time, which become the figures of an `outcome`.
+//! * `record`: sums over time and over `phases`, which become the figures of an `outcome`.
 //! * `page`: an outcome as one HTML file, with its `plots`. What these have in common with the
 //!   plots of the report of `make bench` is in [`chart`].
 //!
@@ -26,6 +26,7 @@ mod leases;
 mod load;
 mod outcome;
 mod page;
+mod phases;
 mod plots;
 mod record;
 mod schedule;
@@ -46,6 +47,7 @@ use self::load::{ClusterLoad, DeploymentLoad};
 pub use self::load::{Distribution, Load, LoadFile};
 pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
 pub use self::page::page;
+pub use self::phases::PhaseFigures;
 pub use self::record::{Course, JobFigures, StreamFigures};
 pub use self::schedule::Schedule;
 
@@ -63,8 +65,8 @@ pub fn simulate(load: &Load, seed: u64) -> Result<Outcome> {
         let runs = runs.with_context(|| format!("cannot simulate {side} with seed {seed}"))?;
         for ((cluster, run), of_load) in clusters.iter_mut().zip(runs).zip(&load.clusters) {
             if side == Side::Leasehold || of_load.jobs.is_some() {
-                let ClusterRun { jobs, streams, course } = run;
-                cluster.sides.push(SideOutcome { side, jobs, streams, course });
+                let ClusterRun { jobs, streams, course, phases } = run;
+                cluster.sides.push(SideOutcome { side, jobs, streams, course, phases });
             }
         }
     }

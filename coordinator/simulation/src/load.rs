@@ -56,6 +56,8 @@ pub(crate) struct ClusterLoad {
     pub(crate) jobs: Option<JobLoad>,
     /// How long a worker takes to release a stream.
     pub(crate) stream_release: Duration,
+    /// How long a worker has to be ready before a rollout deletes another one for it.
+    pub(crate) min_ready: Duration,
 }
 
 /// The jobs of a cluster, and what else than Leasehold would run them.

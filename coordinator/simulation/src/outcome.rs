@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_types::duration;
 use serde::Serialize;
 
+use crate::phases::PhaseFigures;
 use crate::record::{Course, JobFigures, StreamFigures};
 
 /// What gives a fleet its slots.
@@ -55,6 +56,8 @@ pub struct SideOutcome {
     pub streams: Option<StreamFigures>,
     /// The course.
     pub course: Course,
+    /// From the start to the first event, and from each event to the next, of any cluster.
+    pub phases: Vec<PhaseFigures>,
 }
 
 /// The figures of a side that people compare: for each a title, and what it counts. The texts of

@@ -92,7 +92,8 @@ mod tests {
             workers: vec![2; 3],
         };
         let jobs = JobFigures { ended: 1234, ..JobFigures::default() };
-        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course };
+        let phases = Vec::new();
+        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course, phases };
         let sides = vec![side.clone(), SideOutcome { side: Side::Deployment, ..side }];
         let clusters = vec![ClusterOutcome { cluster: "a<b".to_owned(), sides }];
         let outcome = Outcome { seed: 7, simulated_seconds: 180.0, clusters };

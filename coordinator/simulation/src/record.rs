@@ -7,6 +7,8 @@ use std::time::Duration;
 use leasehold_types::Moment;
 use serde::Serialize;
 
+use crate::phases::{PhaseCounts, PhaseStarts};
+
 /// The number of parts that the course of a simulation has.
 pub(crate) const PARTS: usize = 480;
 
@@ -89,6 +91,17 @@ pub(crate) struct Recorder {
     budget_slot_seconds: f64,
     waits: Vec<f64>,
     course: Course,
+    starts: PhaseStarts,
+    /// By phase.
+    phases: Vec<PhaseCounts>,
+}
+
+/// All that was recorded of a cluster.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) jobs: JobFigures,
+    pub(crate) course: Course,
+    pub(crate) phases: Vec<PhaseCounts>,
 }
 
 /// What holds at present.
@@ -102,7 +115,7 @@ struct Present {
 
 impl Recorder {
     /// An idle cluster without workers.
-    pub(crate) fn new(budget: u32, start: Moment, end: Moment) -> Self {
+    pub(crate) fn new(budget: u32, start: Moment, end: Moment, starts: PhaseStarts) -> Self {
         Self {
             start,
             end,
@@ -119,6 +132,8 @@ impl Recorder {
                 waiting: vec![0; PARTS],
                 workers: vec![0; PARTS],
             },
+            phases: vec![PhaseCounts::default(); starts.count()],
+            starts,
         }
     }
 
@@ -147,7 +162,12 @@ impl Recorder {
         self.figures.wasted_slot_seconds += free.min(waiting) as f64 * seconds;
         self.figures.above_budget_slot_seconds += f64::from(above) * seconds;
         self.figures.queue_max = self.figures.queue_max.max(waiting);
-        let [first, last] = [self.counted_until, Moment(now.0 - 1)].map(|at| self.part_of(at));
+        let whole = [self.counted_until, Moment(now.0 - 1)];
+        let [first, last] = whole.map(|at| self.starts.place(at));
+        for phase in &mut self.phases[first..=last] {
+            phase.running_max = phase.running_max.max(running);
+        }
+        let [first, last] = whole.map(|at| self.part_of(at));
         let course = &mut self.course;
         for part in first..=last {
             course.budget[part] = budget;
@@ -181,7 +201,10 @@ impl Recorder {
         self.count(now);
         self.present.running += 1;
         self.waits.extend(wait.map(|wait| wait.as_secs_f64()));
-        self.figures.running_max = self.figures.running_max.max(self.present.running);
+        let running = self.present.running;
+        self.figures.running_max = self.figures.running_max.max(running);
+        let phase = self.phase(now);
+        phase.running_max = phase.running_max.max(running);
         self.note_above();
     }
 
@@ -205,20 +228,22 @@ impl Recorder {
         self.count(now);
         self.present.workers += 1;
         self.figures.workers_max = self.figures.workers_max.max(self.present.workers);
+        self.phase(now).last_worker = Some(now);
     }
 
     /// A worker fewer runs.
     pub(crate) fn remove_worker(&mut self, now: Moment) {
         self.count(now);
         self.present.workers -= 1;
+        self.phase(now).last_worker = Some(now);
     }
 
     /// All of it, at the end.
-    pub(crate) fn finish(mut self) -> (JobFigures, Course) {
+    pub(crate) fn finish(mut self) -> Recorded {
         self.count(self.end);
         self.waits.sort_unstable_by(f64::total_cmp);
         let wait = |part: f64| percentile(&self.waits, part);
-        let figures = JobFigures {
+        let jobs = JobFigures {
             waiting: self.present.waiting,
             wait_p50_seconds: wait(0.5),
             wait_p99_seconds: wait(0.99),
@@ -226,7 +251,12 @@ impl Recorder {
             utilization: self.running_slot_seconds / self.budget_slot_seconds.max(1.0),
             ..self.figures
         };
-        (figures, self.course)
+        Recorded { jobs, course: self.course, phases: self.phases }
+    }
+
+    fn phase(&mut self, now: Moment) -> &mut PhaseCounts {
+        let place = self.starts.place(now);
+        &mut self.phases[place]
     }
 
     fn note_above(&mut self) {
@@ -256,9 +286,13 @@ mod tests {
         START + Duration::from_secs(seconds)
     }
 
+    fn starts(seconds: &[u64]) -> PhaseStarts {
+        PhaseStarts::from_moments(seconds.iter().map(|seconds| at(*seconds)).collect())
+    }
+
     #[test]
     fn slots_are_wasted_while_a_job_waits_and_exceeded_while_too_many_run() {
-        let mut recorder = Recorder::new(2, START, at(480));
+        let mut recorder = Recorder::new(2, START, at(480), starts(&[0, 25, 42]));
         recorder.arrived();
         recorder.set_waiting(3, at(10));
         recorder.begin(Some(Duration::from_secs(4)), at(20));
@@ -268,7 +302,7 @@ mod tests {
         recorder.set_waiting(0, at(30));
         recorder.end(at(40));
         recorder.kill(Duration::from_secs(25), at(45));
-        let (figures, course) = recorder.finish();
+        let Recorded { jobs: figures, course, phases } = recorder.finish();
         // Two slots for 10 s, then one for 10 s.
         assert_eq!(figures.wasted_slot_seconds, 30.0);
         assert_eq!((figures.above_budget_max, figures.above_budget_slot_seconds), (1, 10.0));
@@ -280,17 +314,20 @@ mod tests {
         assert_eq!(figures.utilization, running / (2.0 * 480.0));
         assert_eq!((course.running[29], course.running[30], course.running[479]), (1, 3, 1));
         assert_eq!((course.waiting[9], course.waiting[10], course.waiting[30]), (0, 3, 0));
+        // One runs from the phase before into the second one, and two into the third.
+        let running: Vec<u32> = phases.iter().map(|phase| phase.running_max).collect();
+        assert_eq!(running, [1, 3, 2]);
     }
 
     #[test]
     fn jobs_that_never_begin_are_in_no_wait_and_killed_ones_use_slots() {
-        let mut recorder = Recorder::new(1, START, at(480));
+        let mut recorder = Recorder::new(1, START, at(480), starts(&[0]));
         (0..2).for_each(|_| recorder.arrived());
         recorder.set_waiting(2, at(0));
         recorder.begin(Some(Duration::ZERO), at(0));
         recorder.set_waiting(1, at(0));
         recorder.kill(Duration::from_secs(240), at(240));
-        let (figures, _) = recorder.finish();
+        let figures = recorder.finish().jobs;
         assert_eq!((figures.wait_max_seconds, figures.waiting), (0.0, 1));
         assert_eq!(figures.utilization, 0.5);
     }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use leasehold_types::Moment;
 
 use crate::deployment::PodNumber;
+use crate::phases::PhaseMoves;
 use crate::record::StreamFigures;
 
 /// What has changed by itself.
@@ -73,4 +74,7 @@ pub(crate) trait Slots {
 
     /// What became of the streams of a cluster, until the end of the simulation.
     fn streams(&self, cluster: usize, end: Moment) -> Option<StreamFigures>;
+
+    /// The moves of the streams of a cluster by phase; empty where no stream is known.
+    fn moves(&self, cluster: usize) -> &[PhaseMoves];
 }

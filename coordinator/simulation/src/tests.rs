@@ -114,6 +114,26 @@ fn leases_kill_no_job_in_a_rollout_and_every_job_ends() {
     assert!(figures.workers_max > 5, "old workers run beside new ones: {figures:?}");
 }
 
+/// One pod more at a time, each of which is ready for two minutes before an old one is deleted.
+#[test]
+fn a_rollout_waits_until_each_new_pod_has_been_ready_for_as_long_as_the_load_says() {
+    let rollout = "{at: 30m, rollout: {cluster: builds, maxSurge: 1, maxUnavailable: 0}}";
+    let last_worker = |min_ready: &str| {
+        let text = load_file(rollout)
+            .replace("- name: builds", &format!("- name: builds\n  minReady: {min_ready}"))
+            .replace("{uniform: {min: 20s, max: 40s}}", "{constant: 30s}")
+            .replace("{exponential: {mean: 10m, max: 1h}}", "{constant: 1s}");
+        let load = load(&text, &budgets());
+        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+        run.phases[1].last_worker_seconds.unwrap()
+    };
+    // Five pods of 30 s each, and jobs of a second.
+    let at_once = last_worker("0s");
+    assert!((150.0..152.0).contains(&at_once), "{at_once}");
+    let later = last_worker("2m");
+    assert!((750.0..752.0).contains(&later), "{later}");
+}
+
 /// Kubernetes gives the pods of a rollout a grace period. A scale-in waits for their jobs.
 #[test]
 fn jobs_that_outlast_the_grace_period_are_killed_in_a_rollout_and_not_in_a_scale_in() {
@@ -334,8 +354,8 @@ fn what_is_wrong_with_a_load_is_named_with_its_place_and_what_to_do() {
         (
             good.replace("arrivals", "arivals"),
             "load.yaml:4:3: clusters[0].arivals: is not a known field: remove it, or use one of: \
-             name, workers, startup, arrivals, durations, streamRelease, deployment, autoscaler; \
-             did you mean arrivals?",
+             name, workers, startup, arrivals, durations, streamRelease, minReady, deployment, \
+             autoscaler; did you mean arrivals?",
         ),
         (
             good.replace("perHour: 6", "perHour: -6"),

@@ -124,7 +124,8 @@ mod tests {
             workers: vec![2; 24],
         };
         let jobs = JobFigures { ended: 77, ..JobFigures::default() };
-        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course };
+        let phases = Vec::new();
+        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course, phases };
         let clusters = vec![ClusterOutcome { cluster: "builds".to_owned(), sides: vec![side] }];
         let text = text(&Outcome { seed: 3, simulated_seconds: 3600.0, clusters });
         let line = |beginning: &str| -> Vec<String> {

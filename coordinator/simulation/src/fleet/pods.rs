@@ -22,13 +22,36 @@ impl<S: Slots> Fleet<'_, S> {
         pod
     }
 
+    /// A pod becomes ready, unless it was deleted before.
+    pub(super) fn take_ready(&mut self, pod: PodNumber) -> Result<()> {
+        let cluster = self.pods[pod].cluster;
+        if self.pods[pod].phase != PodPhase::Starting {
+            return self.reconcile(cluster);
+        }
+        self.pod_is_ready(pod)?;
+        let min_ready = self.clusters[cluster].load.min_ready;
+        if min_ready.is_zero() {
+            return self.pod_is_available(pod);
+        }
+        self.schedule.add(self.now + min_ready, Step::Available(pod));
+        Ok(())
+    }
+
+    /// The worker of a pod takes jobs from now on. Its Deployment does not count the pod yet.
     pub(super) fn pod_is_ready(&mut self, pod: PodNumber) -> Result<()> {
         let Pod { cluster, generation, phase, .. } = &mut self.pods[pod];
         *phase = PodPhase::Ready;
-        let state = &mut self.clusters[*cluster];
-        state.deployment.set_ready(pod, true);
-        state.recorder.add_worker(self.now);
+        self.clusters[*cluster].recorder.add_worker(self.now);
         self.slots.start(pod, *cluster, *generation, self.now)
+    }
+
+    /// The Deployment of a pod counts the pod as ready, unless it was deleted or lost before.
+    pub(super) fn pod_is_available(&mut self, pod: PodNumber) -> Result<()> {
+        let cluster = self.pods[pod].cluster;
+        if self.pods[pod].phase == PodPhase::Ready {
+            self.clusters[cluster].deployment.set_ready(pod, true);
+        }
+        self.reconcile(cluster)
     }
 
     /// Creates and deletes the pods that the controller of a cluster's Deployment would, unless the

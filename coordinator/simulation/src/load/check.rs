@@ -154,7 +154,8 @@ impl Checker<'_> {
             Some(startup) => self.duration(&format!("{at}.startup"), startup)?,
             None => Distribution::Constant(STARTUP),
         };
-        let stream_release = spec.stream_release.map_or(Duration::ZERO, |release| release.0);
+        let [stream_release, min_ready] = [spec.stream_release, spec.min_ready]
+            .map(|given| given.map_or(Duration::ZERO, |time| time.0));
         let mut load = ClusterLoad {
             name,
             spec: cluster.into(),
@@ -162,6 +163,7 @@ impl Checker<'_> {
             startup,
             jobs: None,
             stream_release,
+            min_ready,
         };
         if !runs_jobs {
             for field in JOB_FIELDS.map(|field| format!("{at}.{field}")) {

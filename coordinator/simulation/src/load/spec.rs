@@ -34,6 +34,8 @@ pub(super) struct ClusterSpec {
     #[serde(default)]
     pub(super) stream_release: Option<ManifestDuration>,
     #[serde(default)]
+    pub(super) min_ready: Option<ManifestDuration>,
+    #[serde(default)]
     pub(super) deployment: DeploymentSpec,
     #[serde(default)]
     pub(super) autoscaler: AutoscalerSpec,
