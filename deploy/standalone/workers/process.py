@@ -18,6 +18,13 @@ def arguments(description, *folders):
         parser.add_argument(f"--{folder}", required=True, metavar="DIR")
     name = os.environ.get("LEASEHOLD_WORKER", "worker")
     parser.add_argument("--worker", default=name, help="this worker's name (default: %(default)s)")
+    if "queue" in folders:
+        parser.add_argument(
+            "--job-seconds",
+            type=float,
+            metavar="SECONDS",
+            help="about how long each job takes (default: from 0.4 to 1.4, by its name)",
+        )
     parser.add_argument(
         "--exit-with", type=int, metavar="PID", help="end at once when that process is gone"
     )

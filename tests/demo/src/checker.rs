@@ -86,12 +86,29 @@ pub fn double_owned(owns: &[Own]) -> (u64, Vec<String>) {
 /// and a worker that gets its own stream again, are no moves.
 #[must_use]
 pub fn moves(owns: &[Own], from_ns: u64, to_ns: u64) -> usize {
+    move_times(owns, from_ns, to_ns).len()
+}
+
+/// When these moves were, in the order of time.
+#[must_use]
+pub fn move_times(owns: &[Own], from_ns: u64, to_ns: u64) -> Vec<u64> {
     let streams = by_stream(owns);
     let pairs = streams.values().flat_map(|owns| owns.windows(2));
-    pairs
-        .filter(|pair| pair[0].worker != pair[1].worker)
-        .filter(|pair| (from_ns..to_ns).contains(&pair[1].from_ns))
-        .count()
+    let moved = pairs.filter(|pair| pair[0].worker != pair[1].worker);
+    let times = moved.map(|pair| pair[1].from_ns);
+    let mut times: Vec<u64> = times.filter(|at_ns| (from_ns..to_ns).contains(at_ns)).collect();
+    times.sort_unstable();
+    times
+}
+
+/// The longest time for which a stream that had an owner had none, of those that ended within
+/// `[from_ns, to_ns)`.
+#[must_use]
+pub fn unowned_max_ns(owns: &[Own], from_ns: u64, to_ns: u64) -> u64 {
+    let streams = by_stream(owns);
+    let pairs = streams.values().flat_map(|owns| owns.windows(2));
+    let within = pairs.filter(|pair| (from_ns..to_ns).contains(&pair[1].from_ns));
+    within.map(|pair| pair[1].from_ns.saturating_sub(pair[0].to_ns)).max().unwrap_or(0)
 }
 
 fn by_stream(owns: &[Own]) -> BTreeMap<&str, Vec<&Own>> {
@@ -323,10 +340,26 @@ mod tests {
         );
         assert_eq!(moves(&evidence.owns, 0, 100), 2, "there and back are two");
         assert_eq!(moves(&evidence.owns, 0, 31), 1);
+        assert_eq!(move_times(&evidence.owns, 0, 100), [21, 31]);
         assert_eq!(moves(&evidence.owns, 32, 100), 0, "taking its own stream again is not a move");
         assert_eq!(evidence.owners_at(25).len(), 2);
         assert_eq!(evidence.owners_at(25)["s/x"], "w2");
         assert_eq!(evidence.owners_at(20).get("s/x"), None);
+    }
+
+    #[test]
+    fn finds_the_longest_time_without_an_owner() {
+        let evidence = evidence(
+            "10 w1 own_start x 1.1
+             12 w1 own_end x 1.1
+             19 w2 own_start x 1.2
+             20 w2 killed
+             23 w1 own_start x 1.3
+             90 w1 own_start y 1.4",
+        );
+        assert_eq!(unowned_max_ns(&evidence.owns, 0, 100), 7);
+        assert_eq!(unowned_max_ns(&evidence.owns, 20, 100), 3);
+        assert_eq!(unowned_max_ns(&evidence.owns, 30, 100), 0, "a first owner ends no such time");
     }
 
     #[test]

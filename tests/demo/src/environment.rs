@@ -69,6 +69,8 @@ pub struct Environment {
     pub screen: Screen,
     /// Streams that should have an owner.
     pub streams: usize,
+    /// Whether the queue is kept full.
+    pub feeds_jobs: bool,
     journals: Journals,
     interrupt: Arc<AtomicBool>,
     phase: Plan,
@@ -105,6 +107,7 @@ impl Environment {
             journal,
             screen: Screen::new(),
             streams: 0,
+            feeds_jobs: true,
             journals,
             interrupt,
             phase: Plan { name: "start".to_owned(), max_jobs: 0, full: false },
@@ -188,7 +191,9 @@ impl Environment {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
         }
-        self.queue = self.work.feed(&mut self.journal)?;
+        if self.feeds_jobs {
+            self.queue = self.work.feed(&mut self.journal)?;
+        }
         self.read_journals()?;
         let ended = self.fleet.forget_ended()?;
         if self.stays {
@@ -219,9 +224,14 @@ impl Environment {
         Ok(())
     }
 
+    /// Goes on under another name for the screen.
+    pub fn name_phase(&mut self, name: &str) {
+        self.phase = Plan { name: name.to_owned(), ..self.phase.clone() };
+    }
+
     /// Goes on after the last phase, under a name for the screen.
     pub fn stay_in_phase(&mut self, name: &str) {
-        self.phase = Plan { name: name.to_owned(), ..self.phase.clone() };
+        self.name_phase(name);
         self.stays = true;
     }
 
@@ -247,7 +257,9 @@ impl Environment {
         self.phase_from_ns
     }
 
-    fn is_balanced(&self) -> bool {
+    /// Whether every stream has an owner among the living, who have as many within one.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
         is_balanced(&self.live.owners(), &self.fleet.living(), self.streams)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -101,6 +102,8 @@ pub struct Fleet {
     pub replicas: Vec<Replica>,
     /// The agents, by worker.
     pub agents: BTreeMap<String, Agent>,
+    /// How long each job takes of the workers that are started; none for jobs of different length.
+    pub job_time: Option<Duration>,
 }
 
 impl Fleet {
@@ -117,7 +120,7 @@ impl Fleet {
             process: None,
         };
         let replicas = ports.chunks(2).map(replica).collect();
-        Ok(Self { programs, replicas, agents: BTreeMap::new() })
+        Ok(Self { programs, replicas, agents: BTreeMap::new(), job_time: None })
     }
 
     /// The folder with the manifests and the workers.
@@ -193,6 +196,9 @@ impl Fleet {
             command.extend([format!("--{part}"), work.argument(part)]);
         }
         command.extend(["--exit-with".to_owned(), std::process::id().to_string()]);
+        if let Some(job_time) = self.job_time {
+            command.extend(["--job-seconds".to_owned(), job_time.as_secs_f64().to_string()]);
+        }
         // Compiled Python would litter the folder that the workers come from.
         let env = [("PYTHONDONTWRITEBYTECODE", "1".to_owned()), ("NO_COLOR", "1".to_owned())];
         let process = Process::start(worker, &command, &env, &agent_log(work, worker))?;

@@ -19,4 +19,5 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod screen;
+pub mod short;
 pub mod work;

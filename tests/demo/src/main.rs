@@ -25,6 +25,12 @@ struct Demo {
     /// Stay up after the last phase, to look around with curl and leasehold, until Ctrl-C.
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
+    /// Play a short form with fixed times, which `leasehold simulate` is compared with.
+    #[arg(long)]
+    short: bool,
+    /// Write the JSON object into this file, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// The folder with the manifests and the workers; `deploy/standalone` by default.
     #[arg(long, value_name = "DIR", default_value_os_t = default_deploy())]
     #[arg(hide_default_value = true)]
@@ -62,6 +68,8 @@ fn main() -> ExitCode {
         }
         None => run::run(Options {
             keep: cli.demo.keep,
+            short: cli.demo.short,
+            json: cli.demo.json,
             deploy: cli.demo.deploy,
             work: cli.demo.work,
             python: cli.demo.python,

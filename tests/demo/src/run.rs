@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
+use serde::Serialize;
 
 use crate::clock::POLL;
 use crate::environment::{Environment, Interrupted};
 use crate::fleet::{CLUSTER, Programs, SET, log_tail};
 use crate::report::{End, Findings};
 use crate::scenario::{self, Measured};
+use crate::short;
 use crate::work::Work;
 
 /// The exit code after Ctrl-C, as shells count it.
@@ -25,6 +27,10 @@ const LOG_LINES: usize = 3;
 pub struct Options {
     /// Stay up after the last phase.
     pub keep: bool,
+    /// Play the short demo, whose steps have fixed times.
+    pub short: bool,
+    /// The file that gets the outcome as JSON, too.
+    pub json: Option<PathBuf>,
     /// The folder with the manifests and the workers.
     pub deploy: PathBuf,
     /// Where the work folder is made.
@@ -38,6 +44,9 @@ pub struct Options {
 /// # Errors
 /// If it cannot even begin, or its outcome cannot be read.
 pub fn run(options: Options) -> Result<ExitCode> {
+    if options.short && options.keep {
+        bail!("--short ends by itself: leave out --keep, or KEEP in the environment");
+    }
     let binaries = std::env::current_exe()?;
     let binaries = binaries.parent().context("cannot find the folder of this program")?.to_owned();
     let parent = options.work.unwrap_or_else(|| binaries.join("../demo"));
@@ -52,6 +61,10 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let mut environment = Environment::new(work, programs, &streams, interrupt.clone())?;
     let page = &environment.fleet.replicas[0].http_address;
     environment.screen.say(&format!("see it in a browser: http://{page}/"));
+    let json = options.json.as_deref();
+    if options.short {
+        return run_short(environment, streams.len(), json);
+    }
     let mut measured = Measured::default();
     let mut outcome = scenario::run(&mut environment, streams.len(), &mut measured);
     if outcome.is_ok() && options.keep {
@@ -60,10 +73,49 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let outcome = outcome.and_then(|()| end(&mut environment, &streams));
     environment.screen.clear();
     if outcome.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
-        eprintln!("demo: interrupted; every process is ended");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(interrupted());
     }
-    judge(environment, &streams, measured, outcome)
+    judge(environment, &streams, measured, outcome, json)
+}
+
+/// Plays the short demo. Its processes are killed in the middle of their work.
+fn run_short(
+    mut environment: Environment,
+    streams: usize,
+    json: Option<&Path>,
+) -> Result<ExitCode> {
+    let played = short::run(&mut environment, streams);
+    environment.screen.clear();
+    environment.fleet.agents.clear();
+    environment.fleet.replicas.clear();
+    match played {
+        Ok(summary) => {
+            publish(&summary, json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) if error.is::<Interrupted>() => Ok(interrupted()),
+        Err(error) => {
+            keep_work(&mut environment)?;
+            Err(error)
+        }
+    }
+}
+
+fn interrupted() -> ExitCode {
+    eprintln!("demo: interrupted; every process is ended");
+    ExitCode::from(INTERRUPTED)
+}
+
+/// Shows the outcome, and writes it into the file that the user has named.
+fn publish(summary: &impl Serialize, json: Option<&Path>) -> Result<()> {
+    let text = serde_json::to_string(summary)?;
+    println!("{text}");
+    if let Some(path) = json {
+        std::fs::write(path, text + "\n").with_context(|| {
+            format!("--json {}: cannot be written: name another file", path.display())
+        })?;
+    }
+    Ok(())
 }
 
 fn judge(
@@ -71,6 +123,7 @@ fn judge(
     streams: &[String],
     measured: Measured,
     outcome: Result<()>,
+    json: Option<&Path>,
 ) -> Result<ExitCode> {
     // What is still there has no say any more.
     environment.fleet.agents.clear();
@@ -88,14 +141,19 @@ fn judge(
         environment.screen.say(&failure.to_string());
     }
     if !summary.ok {
-        environment.work.keep();
-        show_logs(&mut environment)?;
-        environment
-            .screen
-            .say(&format!("everything is kept in {}", environment.work.path("").display()));
+        keep_work(&mut environment)?;
     }
-    println!("{}", serde_json::to_string(&summary)?);
+    publish(&summary, json)?;
     Ok(if summary.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Keeps the work folder, says where it is, and shows the ends of the logs.
+fn keep_work(environment: &mut Environment) -> Result<()> {
+    environment.work.keep();
+    show_logs(environment)?;
+    let folder = environment.work.path("");
+    environment.screen.say(&format!("everything is kept in {}", folder.display()));
+    Ok(())
 }
 
 fn show_logs(environment: &mut Environment) -> Result<()> {

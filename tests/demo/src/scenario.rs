@@ -17,7 +17,7 @@ pub const MAX_JOBS: u32 = 12;
 /// `maxJobs` while it is edited down.
 const MAX_JOBS_LOW: u32 = 6;
 /// Workers at the start.
-const WORKERS: usize = 6;
+pub const WORKERS: usize = 6;
 
 /// What the scenario measured beside its phases.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub struct RestartedWorker {
 /// # Errors
 /// If a phase does not end as it should.
 pub fn run(environment: &mut Environment, streams: usize, measured: &mut Measured) -> Result<()> {
-    start(environment, streams)?;
+    start(environment, streams, true)?;
     for number in 1..=WORKERS {
         join(environment, &format!("roll: green-{number} joins"), &green(number), 2)?;
         leave(environment, &format!("roll: blue-{number} drains"), &blue(number))?;
@@ -63,11 +63,15 @@ pub fn run(environment: &mut Environment, streams: usize, measured: &mut Measure
     start_again(environment, measured)
 }
 
-fn blue(number: usize) -> String {
+/// A worker of the start.
+#[must_use]
+pub fn blue(number: usize) -> String {
     format!("blue-{number}")
 }
 
-fn green(number: usize) -> String {
+/// A worker that comes later.
+#[must_use]
+pub fn green(number: usize) -> String {
     format!("green-{number}")
 }
 
@@ -80,9 +84,14 @@ fn manifest(environment: &Environment, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn start(environment: &mut Environment, streams: usize) -> Result<()> {
+/// Starts coordinators and workers, and then gives them streams. Where jobs are `fed`, the budget
+/// must be reached.
+///
+/// # Errors
+/// If a phase does not end as it should.
+pub fn start(environment: &mut Environment, streams: usize, fed: bool) -> Result<()> {
     environment.phase(
-        full("start: 2 coordinators, 6 workers"),
+        Plan { full: fed, ..full("start: 2 coordinators, 6 workers") },
         |environment| {
             environment
                 .work
@@ -102,7 +111,7 @@ fn start(environment: &mut Environment, streams: usize) -> Result<()> {
     )?;
     let name = format!("{streams} streams appear");
     environment.phase(
-        full(&name),
+        Plan { full: fed, ..full(&name) },
         |environment| {
             for name in ["swarm-streams.txt", "streams.yaml"] {
                 environment.work.put_manifest(name, &manifest(environment, name)?)?;
