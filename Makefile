@@ -210,9 +210,9 @@ contract: tools ## At a release: writes the contract that later protos must keep
 	@$(BUF) build --exclude-source-info -o tests/tools/contract.binpb
 
 .PHONY: binaries
-binaries: ## The coordinator, the agent and the command line, not optimised. `make binaries`
-	$(call say,building coordinator, agent and command line (a few minutes the first time))
-	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli
+binaries: ## The coordinator, the agent, the command line and the demo, not optimised. `make binaries`
+	$(call say,building coordinator$(comma) agent$(comma) command line and demo (a few minutes the first time))
+	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli -p leasehold-demo
 	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
 
 .PHONY: images

@@ -93,6 +93,27 @@ fn the_ready_examples_run_and_keep_the_budget() {
     }
 }
 
+/// A test of the whole compares this with the demo itself. 27 streams are on six workers: each that
+/// joins gets its share, and each that leaves has four.
+#[test]
+fn the_demo_moves_the_fewest_streams_and_its_rollout_ends_with_its_first_jobs() {
+    let load = root().join("deploy/simulations/demo.yaml");
+    let manifests = root().join("deploy/standalone/manifests");
+    let output = simulate(&manifests, &load, &["-o", "json"]);
+    let outcome: Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
+    let side = &outcome["clusters"][0]["sides"][0];
+    let phases = side["phases"].as_array().expect("phases");
+    let moves: Vec<_> = phases.iter().skip(1).map(|phase| phase["moves"].as_u64()).collect();
+    assert_eq!(moves, [6 * (3 + 4), 3, 3, 3, 3 + 3, 0].map(Some), "{side}");
+    let all = phases.iter().filter_map(|phase| phase["moves"].as_u64()).sum::<u64>();
+    assert_eq!(side["streams"]["moves"].as_u64(), Some(all), "{side}");
+    assert_eq!(phases[1]["event"], "rollout", "{side}");
+    // Jobs of 20 s begin within the first second, and the rollout at its end.
+    let rollout = phases[1]["lastWorkerSeconds"].as_f64().expect("its last worker");
+    assert!((19.0..20.0).contains(&rollout), "{rollout}: {side}");
+    assert_eq!(side["jobs"]["killed"], 2, "those of the lost machine: {side}");
+}
+
 /// The blocks of YAML on the page: a manifest, then a load.
 #[test]
 fn the_load_on_the_page_is_valid() {

@@ -13,6 +13,7 @@ use leasehold_demo::run::{self, Options};
 /// started again. Exits with 0 only if every check held; the last line is one JSON object.
 #[derive(Debug, Parser)]
 #[command(name = "demo", args_conflicts_with_subcommands = true)]
+#[command(after_help = "Example: target/debug/demo --short --json measured.json")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

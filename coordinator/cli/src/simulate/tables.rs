@@ -1,8 +1,9 @@
-//! An outcome as tables: the figures of each side, and the course of each cluster.
+//! An outcome as tables: the figures of each side, the course of each cluster, and what happened
+//! after each event.
 
 use std::time::Duration;
 
-use leasehold_simulation::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
+use leasehold_simulation::{ClusterOutcome, FIGURES, Outcome, PhaseFigures, Side, SideOutcome};
 use leasehold_types::duration;
 
 use crate::admin::output::{Column, NONE, TableRow, number, table, text as words};
@@ -22,6 +23,16 @@ struct CourseRow {
     budget: String,
     /// The jobs that ran and those that waited, in the order of [`Side::ALL`].
     sides: [[String; 2]; Side::ALL.len()],
+}
+
+/// What happened with Leasehold from one event to the next.
+struct PhaseRow {
+    from: String,
+    event: &'static str,
+    running_max: u32,
+    moves: u64,
+    last_move: String,
+    last_worker: String,
 }
 
 impl TableRow for SideRow {
@@ -65,6 +76,22 @@ impl TableRow for CourseRow {
     }
 }
 
+impl TableRow for PhaseRow {
+    const PLURAL: &'static str = "phases";
+    const COLUMNS: &'static [Column<Self>] = &[
+        words("FROM", |row| row.from.clone()),
+        words("EVENT", |row| row.event.to_owned()),
+        number("PEAK", |row| row.running_max.to_string()),
+        number("MOVES", |row| row.moves.to_string()),
+        number("LAST MOVE", |row| row.last_move.clone()),
+        number("LAST WORKER", |row| row.last_worker.clone()),
+    ];
+
+    fn name(&self) -> String {
+        self.from.clone()
+    }
+}
+
 /// The tables of all clusters, and what the figures mean.
 pub(super) fn text(outcome: &Outcome) -> String {
     let time = duration::format(Duration::from_secs_f64(outcome.simulated_seconds));
@@ -75,6 +102,13 @@ pub(super) fn text(outcome: &Outcome) -> String {
         text += &table(&figures, false);
         text += "\nThe most jobs that ran and waited at once:\n\n";
         text += &table(&course_rows(cluster), false);
+        let phases = phase_rows(cluster);
+        if !phases.is_empty() {
+            text += "\nWith Leasehold from each event to the next: the most jobs that ran at once, \
+                     the moves\nof streams, and when the last stream moved, and the last worker \
+                     became ready or ended:\n\n";
+            text += &table(&phases, false);
+        }
         text += "\n";
     }
     let meanings = FIGURES.map(|(title, meaning)| format!("  {title:<8} {meaning}\n"));
@@ -83,6 +117,25 @@ pub(super) fn text(outcome: &Outcome) -> String {
 
 fn side_row(side: &SideOutcome) -> SideRow {
     SideRow { side: side.side.to_string(), figures: side.figures() }
+}
+
+/// A row for each event.
+fn phase_rows(cluster: &ClusterOutcome) -> Vec<PhaseRow> {
+    let side = cluster.sides.iter().find(|side| side.side == Side::Leasehold);
+    // The first phase begins with no event.
+    let phases = side.into_iter().flat_map(|side| side.phases.iter().skip(1));
+    let after = |seconds: Option<f64>| {
+        seconds.map_or_else(|| NONE.to_owned(), |seconds| format!("{seconds:.1}s"))
+    };
+    let row = |phase: &PhaseFigures| PhaseRow {
+        from: duration::format(Duration::from_secs_f64(phase.from_seconds)),
+        event: phase.event,
+        running_max: phase.running_max,
+        moves: phase.moves,
+        last_move: after(phase.last_move_seconds),
+        last_worker: after(phase.last_worker_seconds),
+    };
+    phases.map(row).collect()
 }
 
 fn course_rows(cluster: &ClusterOutcome) -> Vec<CourseRow> {
@@ -124,7 +177,15 @@ mod tests {
             workers: vec![2; 24],
         };
         let jobs = JobFigures { ended: 77, ..JobFigures::default() };
-        let phases = Vec::new();
+        let phase = |from_seconds, event, last_move_seconds| PhaseFigures {
+            from_seconds,
+            event,
+            running_max: 9,
+            moves: 3,
+            last_move_seconds,
+            last_worker_seconds: None,
+        };
+        let phases = vec![phase(0.0, "start", None), phase(90.0, "rollout", Some(1.5))];
         let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course, phases };
         let clusters = vec![ClusterOutcome { cluster: "builds".to_owned(), sides: vec![side] }];
         let text = text(&Outcome { seed: 3, simulated_seconds: 3600.0, clusters });
@@ -136,6 +197,8 @@ mod tests {
         assert_eq!(line("Leasehold")[1], "77", "{text}");
         assert_eq!(line("5m"), ["5m", "10", "1", "23", "-", "-", "-", "-"], "{text}");
         assert_eq!(line("1h"), ["1h", "10", "23", "1", "-", "-", "-", "-"], "{text}");
+        assert_eq!(line("1m30s"), ["1m30s", "rollout", "9", "3", "1.5s", "-"], "{text}");
+        assert!(!text.contains("start"), "the start is no event: {text}");
         assert_eq!(line("  WASTED")[0], "WASTED", "{text}");
     }
 }
