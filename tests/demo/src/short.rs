@@ -66,7 +66,7 @@ pub struct ShortSummary {
     pub max_jobs: u32,
     /// The most jobs at the same time.
     pub peak_jobs: usize,
-    /// Jobs that were done by the end.
+    /// Jobs that were done by the end of the plan.
     pub jobs_done: usize,
     /// Jobs that were begun again after their worker was killed.
     pub jobs_retried: usize,
@@ -138,7 +138,10 @@ pub fn run(environment: &mut Environment, streams: usize) -> Result<ShortSummary
         environment.screen.say(&format!("  {event}: {took_ms} ms"));
         played.push(Played { event, begun_ns, last_worker_ns });
     }
-    let end_ns = after(start_ns, LENGTH);
+    // A step that began late lasts as long as the plan gives it.
+    let last = STEPS[STEPS.len() - 1];
+    let begun_ns = played.last().map_or(start_ns, |step| step.begun_ns);
+    let end_ns = after(begun_ns, LENGTH - last.at).max(after(start_ns, LENGTH));
     until(environment, end_ns)?;
     environment.read_journals()?;
     Ok(summary(&environment.live.evidence, start_ns, end_ns, &played))
@@ -238,7 +241,9 @@ fn summary(evidence: &Evidence, start_ns: u64, end_ns: u64, played: &[Played]) -
         last_worker_ms: step.last_worker_ns.map(|at_ns| (at_ns - step.begun_ns) / 1_000_000),
     });
     let phases: Vec<ShortPhase> = phases.collect();
-    let is_done = |run: &&Run| run.done && run.to_ns < end_ns;
+    // Where a step began late, jobs of the second round are done by the end.
+    let planned_end_ns = after(start_ns, LENGTH);
+    let is_done = |run: &&Run| run.done && run.to_ns < planned_end_ns;
     ShortSummary {
         max_jobs: MAX_JOBS,
         peak_jobs: checker::peak(&evidence.runs, start_ns, end_ns),
