@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use super::binaries;
 use super::kubeconfig::{self, Speaker};
 use super::objects::{self, Objects};
+use crate::process::HANG;
 use crate::toolbox;
 
 /// A way into a cluster, as whom its kubeconfig says.
@@ -63,13 +64,19 @@ impl Access {
         objects::client(self.kubeconfig()).await
     }
 
-    /// The command `kubectl` with this kubeconfig and arguments.
+    /// The command `kubectl` with this kubeconfig and arguments. It waits no longer than [`HANG`]
+    /// for the end of what it deletes.
     #[must_use]
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binaries::path("kubectl"));
         command.arg("--kubeconfig").arg(self.kubeconfig());
         command.arg("--cache-dir").arg(self.kubeconfig().with_file_name("kubectl-cache"));
         command.args(arguments);
+        // By default it waits for ever, for a pod on a node that is lost, for instance.
+        let waits = arguments.contains(&"delete");
+        if waits && !arguments.iter().any(|argument| argument.starts_with("--timeout")) {
+            command.arg(format!("--timeout={}s", HANG.as_secs()));
+        }
         command
     }
 

@@ -349,9 +349,10 @@ impl ControlPlane {
         command.args([
             "--use-service-account-credentials=true",
             "--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller",
-            // A lost node is known after 20 seconds instead of 50.
+            // A lost node is known after 40 seconds instead of 50. A machine on which eight control
+            // planes start gives a heartbeat no time for 20.
             "--node-monitor-period=2s",
-            "--node-monitor-grace-period=20s",
+            "--node-monitor-grace-period=40s",
             // An autoscaler looks every second instead of 15, and takes back at once what it added.
             "--horizontal-pod-autoscaler-sync-period=1s",
             "--horizontal-pod-autoscaler-downscale-stabilization=1s",

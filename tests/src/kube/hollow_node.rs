@@ -20,8 +20,8 @@ use tokio_stream::StreamExt;
 
 use super::pods::{Runner, SimulatedPod, play};
 
-/// Between two heartbeats: a tenth of the time after which a control plane of the tests believes a
-/// node lost.
+/// Between two heartbeats: a twentieth of the time after which a control plane of the tests
+/// believes a node lost.
 const BEAT: Duration = Duration::from_secs(2);
 
 /// As whom the node writes.

@@ -75,7 +75,14 @@ impl ExclusiveControlPlane {
     /// One to install on: what the test installs, it removes. None where there are no binaries,
     /// which is noted.
     pub(crate) fn take() -> Option<Self> {
-        FOR_INSTALLING.take()
+        let taken = FOR_INSTALLING.take()?;
+        // A test that failed may have left a node that nobody plays any more: no pod ends there.
+        if !taken.access().kubectl(&["get", "nodes", "--output=name"]).is_empty() {
+            taken.access().kubectl(&["delete", "nodes", "--all"]);
+            let pods = ["delete", "pods", "--all-namespaces", "--all"];
+            taken.access().kubectl(&[&pods[..], &["--force", "--grace-period=0"]].concat());
+        }
+        Some(taken)
     }
 
     /// One whose components may be ended, with Leasehold's kinds and a new namespace. None where
