@@ -1,5 +1,7 @@
 //! One demo from its first process to its last: whatever happens, every child is ended.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,6 +55,7 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let deploy = options.deploy.canonicalize().unwrap_or(options.deploy);
     let programs = Programs { binaries, deploy, python: options.python };
     programs.check()?;
+    let json = options.json.as_deref().map(create).transpose()?;
     let streams = read_streams(&programs.deploy.join("manifests/swarm-streams.txt"))?;
     std::fs::create_dir_all(&parent)?;
     let work = Work::new(&parent.canonicalize()?)?;
@@ -61,7 +64,6 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let mut environment = Environment::new(work, programs, &streams, interrupt.clone())?;
     let page = &environment.fleet.replicas[0].http_address;
     environment.screen.say(&format!("see it in a browser: http://{page}/"));
-    let json = options.json.as_deref();
     if options.short {
         return run_short(environment, streams.len(), json);
     }
@@ -79,11 +81,7 @@ pub fn run(options: Options) -> Result<ExitCode> {
 }
 
 /// Plays the short demo. Its processes are killed in the middle of their work.
-fn run_short(
-    mut environment: Environment,
-    streams: usize,
-    json: Option<&Path>,
-) -> Result<ExitCode> {
+fn run_short(mut environment: Environment, streams: usize, json: Option<File>) -> Result<ExitCode> {
     let played = short::run(&mut environment, streams);
     environment.screen.clear();
     environment.fleet.agents.clear();
@@ -107,15 +105,19 @@ fn interrupted() -> ExitCode {
 }
 
 /// Shows the outcome, and writes it into the file that the user has named.
-fn publish(summary: &impl Serialize, json: Option<&Path>) -> Result<()> {
+fn publish(summary: &impl Serialize, json: Option<File>) -> Result<()> {
     let text = serde_json::to_string(summary)?;
     println!("{text}");
-    if let Some(path) = json {
-        std::fs::write(path, text + "\n").with_context(|| {
-            format!("--json {}: cannot be written: name another file", path.display())
-        })?;
+    match json {
+        Some(mut file) => writeln!(file, "{text}").context("cannot write the file of --json"),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The file of `--json`. It is opened before minutes are spent on what is written there.
+fn create(path: &Path) -> Result<File> {
+    File::create(path)
+        .with_context(|| format!("--json {}: cannot be written: name another file", path.display()))
 }
 
 fn judge(
@@ -123,7 +125,7 @@ fn judge(
     streams: &[String],
     measured: Measured,
     outcome: Result<()>,
-    json: Option<&Path>,
+    json: Option<File>,
 ) -> Result<ExitCode> {
     // What is still there has no say any more.
     environment.fleet.agents.clear();
