@@ -1,14 +1,21 @@
 //! One cluster with one set of streams.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
+use leasehold_coordinator_core::effect::Order;
+use leasehold_coordinator_core::event::{Elected, Event, Renewed};
 use leasehold_types::message::Hello;
-use leasehold_types::{ClusterName, Incarnation, SetName, StreamName, WorkerKey, WorkerName};
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, Moment, SetName, StreamName, TermId, WorkerKey, WorkerName,
+};
 
+/// How long a leader leads unless it renews that.
+pub(crate) const TERM: Duration = Duration::from_secs(1_000);
 /// The time to live of its leases.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
@@ -52,6 +59,31 @@ pub(crate) fn worker(number: usize) -> WorkerKey {
 /// The first hello of its agent.
 pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
     Hello { incarnation, ..Hello::example(worker) }
+}
+
+/// Term 1 begins, without a worker of a predecessor.
+pub(crate) fn elected(now: Moment) -> Event {
+    Event::Elected(Elected {
+        epoch: Epoch(1),
+        term: TermId(0),
+        cell: None,
+        until: now + TERM,
+        predecessor_end: now,
+        exposed: BTreeMap::new(),
+        unreadable: Default::default(),
+    })
+}
+
+/// What the platform answers at once to an order of term 1: nothing to those that need no answer.
+pub(crate) fn answer(order: Order, now: Moment) -> Option<Event> {
+    match order {
+        Order::Register(entries) => Some(Event::Registered(entries)),
+        Order::Confirm => {
+            let (sent_at, until) = (now, now + TERM);
+            Some(Event::Renewed(Renewed { epoch: Epoch(1), sent_at, until }))
+        }
+        _ => None,
+    }
 }
 
 fn cluster() -> ClusterName {

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_coordinator_core::effect::{Effect, Order};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event};
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::exposure::Exposure;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{Hello, Jobs, Report};
-use leasehold_types::{AgentId, Epoch, Incarnation, Moment, TermId, WorkerKey};
+use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
-use super::fixture::{desired, hello, worker};
+use super::fixture::{desired, elected, hello, worker};
 
 const NOW: Moment = Moment(1_000_000_000);
 
@@ -39,16 +38,7 @@ fn stored_after(core: &mut Core, event: Event) -> BTreeMap<WorkerKey, Exposure> 
 fn the_entry_of_a_former_agent_names_it_and_covers_its_jobs() {
     let mut core = Core::new(Config::default());
     core.handle(Event::Desired(Arc::new(desired(1))), NOW);
-    let elected = Elected {
-        epoch: Epoch(1),
-        term: TermId(0),
-        cell: None,
-        until: NOW + Duration::from_secs(60),
-        predecessor_end: NOW,
-        exposed: BTreeMap::new(),
-        unreadable: Default::default(),
-    };
-    core.handle(Event::Elected(elected), NOW);
+    core.handle(elected(NOW), NOW);
     let dials = |agent: u64| {
         let hello = hello(worker(0), Incarnation(agent));
         let identity = Some(AgentId(agent.into()));

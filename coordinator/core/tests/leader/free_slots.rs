@@ -2,20 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_coordinator_core::effect::{Effect, Order};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, Grant, HeldPool, Jobs, PoolGrant, Report,
 };
-use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce, TermId};
+use leasehold_types::{GrantNumber, Incarnation, Moment, Nonce};
 
-use super::fixture::{desired, hello, worker};
-
-const TERM: Duration = Duration::from_secs(1_000);
+use super::fixture::{answer, desired, elected, hello, worker};
 
 /// An agent that applies every grant at once. It beats when the test says so.
 #[derive(Default)]
@@ -38,15 +35,7 @@ impl Fleet {
         let now = Moment(1_000_000_000);
         let mut fleet = Self { core: Core::new(Config::default()), now, agents: BTreeMap::new() };
         fleet.take(Event::Desired(Arc::new(budget())));
-        fleet.take(Event::Elected(Elected {
-            epoch: Epoch(1),
-            term: TermId(0),
-            cell: None,
-            until: now + TERM,
-            predecessor_end: now,
-            exposed: BTreeMap::new(),
-            unreadable: Default::default(),
-        }));
+        fleet.take(elected(now));
         fleet.settle();
         fleet
     }
@@ -73,13 +62,10 @@ impl Fleet {
     fn answer(&mut self, effect: Effect) -> bool {
         match effect {
             Effect::Send { conn, message } => self.reach(conn, message),
-            Effect::Order { order: Order::Register(entries), .. } => {
-                self.take(Event::Registered(entries));
-            }
-            Effect::Order { order: Order::Confirm, .. } => {
-                let (sent_at, until) = (self.now, self.now + TERM);
-                self.take(Event::Renewed(Renewed { epoch: Epoch(1), sent_at, until }));
-            }
+            Effect::Order { order, .. } => match answer(order, self.now) {
+                Some(event) => self.take(event),
+                None => return false,
+            },
             _ => return false,
         }
         true

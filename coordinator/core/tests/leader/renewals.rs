@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::effect::{Effect, Order};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{Beat, CoordinatorMessage, Grant, Report, StreamGrant, StreamState};
-use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce, TermId};
+use leasehold_types::{GrantNumber, Incarnation, Moment, Nonce};
 
-use super::fixture::{desired, hello, worker};
+use super::fixture::{TERM, answer, desired, elected, hello, worker};
 
 const AGENTS: usize = 8;
 const STREAMS: usize = 320;
 /// The units of work of a turn, which grant few of the streams.
 const SLICE: u32 = 64;
-const TERM: Duration = Duration::from_secs(1_000);
 
 /// One agent, as a leader sees it.
 #[derive(Default)]
@@ -41,15 +40,7 @@ impl World {
         let core = Core::new(Config { slice, ..Config::default() });
         let mut world = World { core, now: Moment(1_000_000_000), agents: BTreeMap::new() };
         world.take(Event::Desired(Arc::new(desired(0))));
-        world.take(Event::Elected(Elected {
-            epoch: Epoch(1),
-            term: TermId(0),
-            cell: None,
-            until: world.now + TERM,
-            predecessor_end: world.now,
-            exposed: BTreeMap::new(),
-            unreadable: Default::default(),
-        }));
+        world.take(elected(world.now));
         for agent in 0..AGENTS {
             let incarnation = Incarnation(agent as u64 + 1);
             let hello = hello(worker(agent), incarnation);
@@ -69,12 +60,8 @@ impl World {
         while let Some(effect) = self.core.poll_effect() {
             match effect {
                 Effect::Send { conn, message } => self.reach(conn, message),
-                Effect::Order { order: Order::Register(entries), .. } => {
-                    self.take(Event::Registered(entries));
-                }
-                Effect::Order { order: Order::Confirm, .. } => {
-                    let (sent_at, until) = (self.now, self.now + TERM);
-                    self.take(Event::Renewed(Renewed { epoch: Epoch(1), sent_at, until }));
+                Effect::Order { order, .. } => {
+                    answer(order, self.now).into_iter().for_each(|event| self.take(event));
                 }
                 _ => {}
             }

@@ -1,16 +1,14 @@
 //! Which of several waiting agents are welcomed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Effect;
-use leasehold_coordinator_core::event::{ConnId, Elected, Event};
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, Hello, RefusalReason};
-use leasehold_types::{ClusterName, Epoch, Incarnation, LinkNumber, Moment, TermId, WorkerKey};
+use leasehold_types::{ClusterName, Incarnation, LinkNumber, Moment, WorkerKey};
 
-use super::fixture::{desired, hello, worker};
+use super::fixture::{desired, elected, hello, worker};
 
 /// A leader that expects one report at a time, and the present time.
 struct Leader {
@@ -18,24 +16,12 @@ struct Leader {
     now: Moment,
 }
 
-fn elected(now: Moment) -> Elected {
-    Elected {
-        epoch: Epoch(1),
-        term: TermId(0),
-        cell: None,
-        until: now + Duration::from_secs(60),
-        predecessor_end: now,
-        exposed: BTreeMap::new(),
-        unreadable: Default::default(),
-    }
-}
-
 impl Leader {
     fn new() -> Self {
         let config = Config { reports_max: 1, small_reports_max: 1, ..Config::default() };
         let (mut core, now) = (Core::new(config), Moment(1_000_000_000));
         core.handle(Event::Desired(Arc::new(desired(10))), now);
-        core.handle(Event::Elected(elected(now)), now);
+        core.handle(elected(now), now);
         let mut leader = Self { core, now };
         leader.welcomed();
         leader
@@ -70,7 +56,7 @@ fn one_namespace_leaves_places_for_the_workers_of_others() {
     all.clusters = names.iter().map(|name| (name.clone(), spec.clone())).collect();
     all.sets.clear();
     core.handle(Event::Desired(Arc::new(all)), now);
-    core.handle(Event::Elected(elected(now)), now);
+    core.handle(elected(now), now);
     let mut conn = 0;
     let mut refusal = |name: &ClusterName, number: usize| {
         conn += 1;
