@@ -158,6 +158,8 @@ pub(super) fn load(field: &'static str, milli: u64) -> Result<Load, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_types::limits::SHARES_PER_NODE_MAX;
+
     use super::*;
 
     fn endpoint(worker: &str) -> Endpoint {
@@ -204,6 +206,15 @@ mod tests {
             let wire = wire::Share::from(sent.clone());
             assert_eq!(Share::try_from(wire), Ok(sent));
         }
+    }
+
+    /// Shares that move are of two workers for a while.
+    #[test]
+    fn a_table_may_have_more_workers_than_a_node_may_span() {
+        let endpoints = vec![endpoint("w1"); SHARES_PER_NODE_MAX + 1].into();
+        let change = TableChange::Whole { version: TableVersion(1), endpoints };
+        let sent = TableGrant { node: node(), change };
+        assert_eq!(TableGrant::try_from(wire::TableGrant::from(sent.clone())), Ok(sent));
     }
 
     #[test]
