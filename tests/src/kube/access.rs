@@ -16,6 +16,9 @@ use super::objects::{self, Objects};
 use crate::process::HANG;
 use crate::toolbox;
 
+/// The exit code of `timeout` where it has ended the command.
+const ENDED_BY_TIMEOUT: i32 = 124;
+
 /// A way into a cluster, as whom its kubeconfig says.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -64,19 +67,23 @@ impl Access {
         objects::client(self.kubeconfig()).await
     }
 
-    /// The command `kubectl` with this kubeconfig and arguments. It waits no longer than [`HANG`]
-    /// for the end of what it deletes.
+    /// The command `kubectl` with this kubeconfig and arguments.
     #[must_use]
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binaries::path("kubectl"));
         command.arg("--kubeconfig").arg(self.kubeconfig());
         command.arg("--cache-dir").arg(self.kubeconfig().with_file_name("kubectl-cache"));
         command.args(arguments);
-        // By default it waits for ever, for a pod on a node that is lost, for instance.
-        let waits = arguments.contains(&"delete");
-        if waits && !arguments.iter().any(|argument| argument.starts_with("--timeout")) {
-            command.arg(format!("--timeout={}s", HANG.as_secs()));
-        }
+        command
+    }
+
+    /// The same, which is ended after [`HANG`]: kubectl may wait for ever, for the end of a pod on
+    /// a lost node, for instance.
+    fn bounded_kubectl(&self, arguments: &[&str]) -> Command {
+        let kubectl = self.kubectl_command(arguments);
+        let mut command = Command::new("timeout");
+        command.arg("--foreground").arg(HANG.as_secs().to_string());
+        command.arg(kubectl.get_program()).args(kubectl.get_args());
         command
     }
 
@@ -130,12 +137,12 @@ impl Access {
     /// Runs kubectl: what it wrote, or what it complained of.
     ///
     /// # Errors
-    /// What kubectl wrote to its second output, where it failed.
+    /// What kubectl wrote to its second output, where it failed, or that it did not end.
     ///
     /// # Panics
     /// If it cannot be started.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        let mut command = self.kubectl_command(arguments);
+        let mut command = self.bounded_kubectl(arguments);
         answer(command.stdin(Stdio::null()).output().expect("kubectl starts"))
     }
 
@@ -151,12 +158,12 @@ impl Access {
     /// Runs kubectl with `input` as its input: `apply -f -`, for instance.
     ///
     /// # Errors
-    /// What kubectl wrote to its second output, where it failed.
+    /// What kubectl wrote to its second output, where it failed, or that it did not end.
     ///
     /// # Panics
     /// If it cannot be started.
     pub fn try_kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, String> {
-        let mut command = self.kubectl_command(arguments);
+        let mut command = self.bounded_kubectl(arguments);
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = pipes.spawn().expect("kubectl starts");
         let mut pipe = child.stdin.take().expect("a pipe");
@@ -220,9 +227,10 @@ impl Access {
 }
 
 fn answer(output: Output) -> Result<String, String> {
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    let complaint = || String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Some(ENDED_BY_TIMEOUT) => Err(format!("ended after {HANG:?}: {}", complaint())),
+        _ => Err(complaint().into_owned()),
     }
 }

@@ -349,8 +349,8 @@ impl ControlPlane {
         command.args([
             "--use-service-account-credentials=true",
             "--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller",
-            // A lost node is known after 40 seconds instead of 50. A machine on which eight control
-            // planes start gives a heartbeat no time for 20.
+            // A lost node is known after 40 seconds instead of 50: a heartbeat may be late where
+            // eight control planes start on two processors.
             "--node-monitor-period=2s",
             "--node-monitor-grace-period=40s",
             // An autoscaler looks every second instead of 15, and takes back at once what it added.
