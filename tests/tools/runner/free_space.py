@@ -12,11 +12,13 @@ from pathlib import Path
 from .binaries import ROOT, built_folder
 
 GIB = 1 << 30
-# What a run adds to the target folder: from nothing, and where the programs are built.
+# What a run adds to the target folder: from nothing (`du -sh target`), and where the programs are
+# built.
 TARGET_COLD_BYTES = 12 * GIB
 TARGET_WARM_BYTES = 2 * GIB
-# What it adds to the caches that all checkouts share: with all tools, and where they are there.
-CACHES_COLD_BYTES = 18 * GIB
+# What it adds to the caches that all checkouts share: with all tools (`du -shc ~/.cache ~/go`), and
+# where they are there.
+CACHES_COLD_BYTES = 20 * GIB
 CACHES_WARM_BYTES = 1 * GIB
 # What tests write elsewhere, and have at one time.
 OTHER_BYTES = 1 * GIB
