@@ -1,11 +1,12 @@
-//! What the scenario runs in: it keeps the queue full, reads journals, draws, and
+//! What the scenario runs in: it keeps the queue full, reads journals, draws, kills, and
 //! waits for conditions. A phase goes from one stable point to the next, without a gap.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use leasehold_proto::admin::v1 as api;
 
 use crate::admin::Admin;
@@ -222,6 +223,51 @@ impl Environment {
         let lines = self.journals.read()?;
         self.live.take(lines);
         Ok(())
+    }
+
+    /// Kills the leader. Returns its place among the replicas, and when that was.
+    ///
+    /// # Errors
+    /// If no coordinator leads, or the leader does not die.
+    pub fn kill_leader(&mut self) -> Result<(usize, u64)> {
+        let (leader, _) = self.admin.leader().context("no coordinator leads")?;
+        let process = self.fleet.replicas[leader].process.take();
+        let mut process = process.context("the leader does not run")?;
+        let killed_ns = clock::now_ns();
+        process.kill()?;
+        Ok((leader, killed_ns))
+    }
+
+    /// Kills a worker with its agent, as the loss of their machine does. Returns the jobs that the
+    /// worker ran.
+    ///
+    /// # Errors
+    /// If there is no such worker, or something of it does not die.
+    pub fn kill_worker(&mut self, worker: &str) -> Result<BTreeSet<String>> {
+        let mut agent = self.fleet.agents.remove(worker).context("no such worker")?;
+        agent.process.kill()?;
+        // Its last words first, then its death.
+        self.read_journals()?;
+        let jobs = self.live.jobs_of(worker);
+        self.journal.write(worker, Event::Killed)?;
+        Ok(jobs)
+    }
+
+    /// Declares a killed worker gone once it is silent, and puts its jobs back into the queue.
+    ///
+    /// # Errors
+    /// If the worker does not become silent, or the leader refuses.
+    pub fn declare_gone(
+        &mut self,
+        worker: &str,
+        jobs: &BTreeSet<String>,
+    ) -> Result<api::DeclareWorkerGoneResponse> {
+        self.wait("the coordinator to notice the death", |environment| {
+            Ok(environment.is_silent(worker))
+        })?;
+        let answer = self.admin.declare_gone(CLUSTER, worker)?;
+        self.work.put_back(worker, jobs, &mut self.journal)?;
+        Ok(answer)
     }
 
     /// Goes on under another name for the screen.

@@ -204,23 +204,22 @@ fn edit_badly(environment: &mut Environment) -> Result<()> {
 }
 
 fn fail_over(environment: &mut Environment, measured: &mut Measured) -> Result<()> {
-    let (leader, _) = environment.admin.leader().context("no coordinator leads")?;
-    let killed_ns = Cell::new(0);
+    let killed = Cell::new((0, 0));
     let result = environment.phase(
         full("kill -9 of the leader"),
         |environment| {
-            let process = environment.fleet.replicas[leader].process.take();
-            let mut process = process.context("the leader does not run")?;
-            killed_ns.set(clock::now_ns());
-            process.kill()
+            killed.set(environment.kill_leader()?);
+            Ok(())
         },
         |environment| {
             let living = environment.fleet.living();
-            measured.failover_ns = environment.live.failover_ns(&living, killed_ns.get());
+            let (_, killed_ns) = killed.get();
+            measured.failover_ns = environment.live.failover_ns(&living, killed_ns);
             Ok(measured.failover_ns.is_some())
         },
     )?;
     measured.failover_moves = Some(result.moves);
+    let (leader, _) = killed.get();
     environment.fleet.start_coordinator(leader, &environment.work)
 }
 
@@ -230,18 +229,10 @@ fn kill_worker(environment: &mut Environment) -> Result<()> {
     environment.phase(
         full(&format!("kill -9 of {worker} with its agent")),
         |environment| {
-            let mut agent = environment.fleet.agents.remove(&worker).context("no such worker")?;
-            agent.process.kill()?;
-            // Its last words first, then its death.
-            environment.read_journals()?;
-            let jobs = environment.live.jobs_of(&worker);
-            environment.journal.write(&worker, Event::Killed)?;
-            environment.wait("the coordinator to notice the death", |environment| {
-                Ok(environment.is_silent(&worker))
-            })?;
-            let answer = environment.admin.declare_gone(CLUSTER, &worker)?;
+            let jobs = environment.kill_worker(&worker)?;
+            let answer = environment.declare_gone(&worker, &jobs)?;
             freed.set((answer.slots_freed, answer.streams_freed));
-            environment.work.put_back(&worker, &jobs, &mut environment.journal)
+            Ok(())
         },
         |_| Ok(true),
     )?;

@@ -6,13 +6,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::evidence::{Evidence, Run};
-use crate::fleet::CLUSTER;
-use crate::journal::Event;
 use crate::scenario::{MAX_JOBS, WORKERS, blue, green};
 use crate::{checker, clock, scenario};
 
@@ -190,28 +188,15 @@ fn join(environment: &mut Environment, worker: &str) -> Result<()> {
 /// slots are free when it is declared gone.
 fn lose(environment: &mut Environment, begun_ns: u64) -> Result<()> {
     let worker = green(1);
-    let mut agent = environment.fleet.agents.remove(&worker).context("no such worker")?;
-    agent.process.kill()?;
-    // Its last words first, then its death.
-    environment.read_journals()?;
-    let jobs = environment.live.jobs_of(&worker);
-    environment.journal.write(&worker, Event::Killed)?;
+    let jobs = environment.kill_worker(&worker)?;
     until(environment, after(begun_ns, REPLACED_AFTER))?;
-    environment.wait("the coordinator to notice the death", |environment| {
-        Ok(environment.is_silent(&worker))
-    })?;
-    environment.admin.declare_gone(CLUSTER, &worker)?;
-    environment.work.put_back(&worker, &jobs, &mut environment.journal)?;
+    environment.declare_gone(&worker, &jobs)?;
     join(environment, &green(10))
 }
 
 /// The leader is killed, and the other coordinator renews the leases of all workers.
 fn fail_over(environment: &mut Environment) -> Result<()> {
-    let (leader, _) = environment.admin.leader().context("no coordinator leads")?;
-    let process = environment.fleet.replicas[leader].process.take();
-    let mut process = process.context("the leader does not run")?;
-    let killed_ns = clock::now_ns();
-    process.kill()?;
+    let (_, killed_ns) = environment.kill_leader()?;
     environment.wait("leases that the next leader has renewed", |environment| {
         let living = environment.fleet.living();
         Ok(environment.live.failover_ns(&living, killed_ns).is_some())
