@@ -44,7 +44,7 @@ pub struct RestartedWorker {
 /// # Errors
 /// If a phase does not end as it should.
 pub fn run(environment: &mut Environment, streams: usize, measured: &mut Measured) -> Result<()> {
-    start(environment, streams, true)?;
+    start(environment, streams)?;
     for number in 1..=WORKERS {
         join(environment, &format!("roll: green-{number} joins"), &green(number), 2)?;
         leave(environment, &format!("roll: blue-{number} drains"), &blue(number))?;
@@ -84,14 +84,15 @@ fn manifest(environment: &Environment, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Starts coordinators and workers, and then gives them streams. Where jobs are `fed`, the budget
-/// must be reached.
+/// Starts coordinators and workers, and then gives them streams. If the queue is kept full, the
+/// budget must be reached.
 ///
 /// # Errors
 /// If a phase does not end as it should.
-pub fn start(environment: &mut Environment, streams: usize, fed: bool) -> Result<()> {
+pub fn start(environment: &mut Environment, streams: usize) -> Result<()> {
+    let is_fed = environment.feeds_jobs;
     environment.phase(
-        Plan { full: fed, ..full("start: 2 coordinators, 6 workers") },
+        Plan { full: is_fed, ..full("start: 2 coordinators, 6 workers") },
         |environment| {
             environment
                 .work
@@ -111,7 +112,7 @@ pub fn start(environment: &mut Environment, streams: usize, fed: bool) -> Result
     )?;
     let name = format!("{streams} streams appear");
     environment.phase(
-        Plan { full: fed, ..full(&name) },
+        Plan { full: is_fed, ..full(&name) },
         |environment| {
             for name in ["swarm-streams.txt", "streams.yaml"] {
                 environment.work.put_manifest(name, &manifest(environment, name)?)?;

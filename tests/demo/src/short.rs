@@ -122,7 +122,7 @@ pub fn run(environment: &mut Environment, streams: usize) -> Result<ShortSummary
     environment.fleet.job_time = Some(JOB_TIME);
     // All jobs begin at the start, when every worker is there and owns its streams.
     environment.feeds_jobs = false;
-    scenario::start(environment, streams, false)?;
+    scenario::start(environment, streams)?;
     environment.feeds_jobs = true;
     let start_ns = clock::now_ns();
     let mut played = Vec::new();
