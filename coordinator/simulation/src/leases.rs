@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use leasehold_types::limits::GRACE_BEYOND_DRAIN;
 use leasehold_types::{Moment, StreamKey, Token, WorkerKey, WorkerName};
 
 use crate::cell::{Cell, Happening, IdleTime, WorkerNumber};
@@ -14,9 +15,6 @@ use crate::phases::{PhaseMoves, PhaseStarts};
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
 use crate::slots::{SlotChange, Slots, StopCause};
-
-/// What the operator adds to the deadline of a drain for `terminationGracePeriodSeconds`.
-const GRACE_BEYOND_DRAIN: Duration = Duration::from_secs(30);
 
 /// The leases of a fleet.
 #[derive(Debug)]

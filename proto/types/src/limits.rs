@@ -15,6 +15,10 @@ pub const WAITING_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an agent that is not served yet receives nothing before it dials another coordinator.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
+/// The time after a drain's deadline in which the agent disconnects and the worker ends: the grace
+/// period of the operator's pods is longer than a drain by this.
+pub const GRACE_BEYOND_DRAIN: Duration = Duration::from_secs(30);
+
 /// Bytes of a cluster's, set's or worker's name (a DNS subdomain, RFC 1123).
 pub const NAME_BYTES_MAX: usize = 253;
 /// Bytes of a namespace (a DNS label, RFC 1123).

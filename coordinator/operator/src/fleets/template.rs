@@ -6,14 +6,12 @@ use leasehold_kube_api::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
 };
 use leasehold_manifest::manifest::{WorkloadKind, WorkloadSpec};
+use leasehold_types::limits::GRACE_BEYOND_DRAIN;
 use serde_json::{Map, Value, json};
 
 use super::fleet::Fleet;
 use super::workload::WorkloadFacts;
 use crate::digest::digest;
-
-/// The time after the drain's deadline in which the agent disconnects and the worker ends.
-const GRACE_BEYOND_DRAIN_SECS: u64 = 30;
 
 /// The workload with `replicas` that the operator creates for `fleet`.
 ///
@@ -67,8 +65,7 @@ fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
     let mut template = fleet.template().cloned().map(|template| template.0).unwrap_or_default();
     let labels = object(object(&mut template, "metadata")?, "labels")?;
     labels.insert(CLUSTER_LABEL.into(), fleet.name().into());
-    let drain = fleet.drain_deadline().as_secs();
-    let grace = drain.saturating_add(GRACE_BEYOND_DRAIN_SECS);
+    let grace = fleet.drain_deadline().saturating_add(GRACE_BEYOND_DRAIN).as_secs();
     let spec = object(&mut template, "spec")?;
     spec.entry("terminationGracePeriodSeconds").or_insert(grace.into());
     Ok(template)
