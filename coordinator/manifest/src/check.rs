@@ -26,6 +26,8 @@ use super::marks::Marks;
 use super::problem::Problem;
 use super::tree::{Node, Position, Value};
 
+/// The kinds of manifests.
+pub(crate) const KINDS: [&str; 4] = ["WorkerCluster", "StreamSet", "WorkerClass", "Pipeline"];
 /// Files that one set may take streams from.
 pub(crate) const SOURCES_MAX: usize = 1_000;
 
@@ -289,12 +291,13 @@ pub(crate) fn document_with(
 
 /// The files of streams that a document names, valid or not.
 pub(crate) fn sources(node: &Node) -> impl Iterator<Item = &str> {
+    stream_sources(node).filter_map(|source| source.get("file").and_then(Node::text))
+}
+
+/// What a document takes streams from, valid or not: files and ConfigMaps.
+pub(crate) fn stream_sources(node: &Node) -> impl Iterator<Item = &Node> {
     let list = node.get("spec").and_then(|spec| spec.get("streamsFrom"));
-    let items = match list.map(|list| &list.value) {
-        Some(Value::List(items)) => items.as_slice(),
-        _ => &[],
-    };
-    items.iter().filter_map(|item| item.get("file").and_then(Node::text))
+    list.into_iter().flat_map(Node::items).map(|(_, source)| source)
 }
 
 fn name<T, E>(node: &Node, make: impl Fn(&str) -> Result<T, E>) -> Option<T> {
@@ -345,7 +348,6 @@ impl Checker<'_> {
     }
 
     fn stranger(&mut self, node: &Node) {
-        const KINDS: [&str; 4] = ["WorkerCluster", "StreamSet", "WorkerClass", "Pipeline"];
         const KNOWN: &str = "WorkerCluster, StreamSet, WorkerClass or Pipeline";
         if !matches!(node.value, Value::Map(_)) || node.get("jobs").is_some() {
             let message = "is not a manifest, and no StreamSet names this file in streamsFrom: \

@@ -176,12 +176,12 @@ fn config_maps(documents: &[(&str, Node)], problems: &mut Vec<Problem>) -> Strea
 
 /// Whether a document is a manifest, if perhaps with a mistyped version.
 fn is_of_own_api(node: &Node) -> bool {
-    // Other APIs have pipelines, too.
-    const OWN_KINDS: [&str; 3] = ["WorkerCluster", "StreamSet", "WorkerClass"];
     let group = API_VERSION.split('/').next();
     let has_group =
         text_of(node, "apiVersion").is_some_and(|version| version.split('/').next() == group);
-    has_group || text_of(node, "kind").is_some_and(|kind| OWN_KINDS.contains(&kind))
+    // Other APIs have pipelines, too.
+    let is_own_kind = |kind: &str| kind != "Pipeline" && check::KINDS.contains(&kind);
+    has_group || text_of(node, "kind").is_some_and(is_own_kind)
 }
 
 fn is_of_other_api(node: &Node) -> bool {
@@ -193,9 +193,7 @@ fn has_namespace(node: &Node) -> bool {
 }
 
 fn names_config_map(node: &Node) -> bool {
-    let sources = node.get("spec").and_then(|spec| spec.get("streamsFrom"));
-    sources
-        .is_some_and(|list| list.items().any(|(_, source)| source.get("configMapKeyRef").is_some()))
+    check::stream_sources(node).any(|source| source.get("configMapKeyRef").is_some())
 }
 
 /// Leaves out the metadata that an API server adds.
