@@ -107,7 +107,7 @@ enum PodPhase {
     Ready,
     /// It was deleted, and its jobs go on.
     Stopping,
-    /// Its machine is lost, and it is not replaced.
+    /// Its machine is lost, and it is not replaced yet.
     Lost,
     Ended,
 }
@@ -231,15 +231,20 @@ impl<'a, S: Slots> Fleet<'a, S> {
         self.take_changes()
     }
 
+    /// Carries a step out. While the API server is away, a step that needs it waits.
     fn take(&mut self, step: Step) -> Result<()> {
+        if self.away_until.is_some() && self.needs_api_server(step) {
+            self.delayed.push(step);
+            return Ok(());
+        }
         match step {
             Step::Arrive(cluster) => self.arrive(cluster),
             Step::EndJob(pod, job) => self.end_job(pod, job),
             Step::Ready(pod) => self.take_ready(pod),
             Step::Available(pod) => self.pod_is_available(pod),
-            Step::Replace(pod) => self.replace(pod, step),
-            Step::Gone(pod) => self.gone(pod, step),
-            Step::Event(index) => self.take_event(index, step),
+            Step::Replace(pod) => self.replace(pod),
+            Step::Gone(pod) => self.slots.forget(pod, self.now),
+            Step::Event(index) => self.take_event(index),
             Step::ApiServerBack => self.end_outage(),
             Step::Scale(cluster) => self.autoscale(cluster),
         }

@@ -8,23 +8,32 @@ use crate::load::FleetEvent;
 use crate::slots::Slots;
 
 impl<S: Slots> Fleet<'_, S> {
-    /// The event of this number happens. One that somebody tells the API server waits while that is
-    /// away.
-    pub(super) fn take_event(&mut self, index: usize, step: Step) -> Result<()> {
-        let event = self.load.events[index].event;
-        let is_told = match event {
-            FleetEvent::Rollout { .. } | FleetEvent::Scale { .. } | FleetEvent::Budget { .. } => {
-                true
-            }
-            FleetEvent::Lose { .. } | FleetEvent::Failover { .. } | FleetEvent::Outage { .. } => {
-                false
-            }
-        };
-        if is_told && self.away_until.is_some() {
-            self.delayed.push(step);
-            return Ok(());
+    /// Whether the API server takes part in a step: somebody changes an object there, or the
+    /// platform reads what became of a node.
+    pub(super) fn needs_api_server(&self, step: Step) -> bool {
+        match step {
+            Step::Replace(_) | Step::Gone(_) => true,
+            Step::Event(index) => match self.load.events[index].event {
+                FleetEvent::Rollout { .. }
+                | FleetEvent::Scale { .. }
+                | FleetEvent::Budget { .. } => true,
+                FleetEvent::Lose { .. }
+                | FleetEvent::Failover { .. }
+                | FleetEvent::Outage { .. } => false,
+            },
+            // An autoscaler looks again and again, whether the API server is there or not.
+            Step::Scale(_)
+            | Step::Arrive(_)
+            | Step::EndJob(..)
+            | Step::Ready(_)
+            | Step::Available(_)
+            | Step::ApiServerBack => false,
         }
-        match event {
+    }
+
+    /// The event of this number happens.
+    pub(super) fn take_event(&mut self, index: usize) -> Result<()> {
+        match self.load.events[index].event {
             FleetEvent::Rollout { cluster, limits } => {
                 self.clusters[cluster].deployment.begin_rollout(limits);
                 self.reconcile(cluster)

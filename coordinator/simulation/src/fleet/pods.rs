@@ -132,27 +132,12 @@ impl<S: Slots> Fleet<'_, S> {
         Ok(chosen)
     }
 
-    /// The platform notices that a pod's machine is lost, and the pod is replaced. While the API
-    /// server is away the step waits.
-    pub(super) fn replace(&mut self, pod: PodNumber, step: Step) -> Result<()> {
-        if self.away_until.is_some() {
-            self.delayed.push(step);
-            return Ok(());
-        }
+    /// The platform notices that a pod's machine is lost, and the pod is replaced.
+    pub(super) fn replace(&mut self, pod: PodNumber) -> Result<()> {
         self.pods[pod].phase = PodPhase::Ended;
         let cluster = self.pods[pod].cluster;
         self.clusters[cluster].deployment.removed(pod);
         self.reconcile(cluster)
-    }
-
-    /// The platform says that nothing of a pod's lost machine runs. While the API server is away
-    /// the step waits.
-    pub(super) fn gone(&mut self, pod: PodNumber, step: Step) -> Result<()> {
-        if self.away_until.is_some() {
-            self.delayed.push(step);
-            return Ok(());
-        }
-        self.slots.forget(pod, self.now)
     }
 
     /// Kills the jobs of a pod. They begin again before all others.
