@@ -16,8 +16,8 @@ use tests::toolbox;
 const LOAD: &str = "deploy/simulations/demo.yaml";
 /// The demo's manifests.
 const MANIFESTS: &str = "deploy/standalone/manifests";
-/// The time between two beats, which renew leases of 3 s: a fifth of it. Where a machine is lost
-/// between two of them is chance.
+/// The time between two beats, which renew a lease: a fifth of its 3 s. At which moment between two
+/// beats a machine is lost is chance.
 const BEAT: Duration = Duration::from_millis(600);
 /// A worker looks at its streams this often: `LOOK_S` in `stream_worker.py`.
 const LOOK: Duration = Duration::from_millis(50);
@@ -27,7 +27,8 @@ fn the_simulation_of_the_demo_agrees_with_what_the_demo_measures() {
     let side = simulated();
     let measured = played();
     assert_eq!(measured["double_owned_ms"], 0, "{measured}");
-    // Before its first event a simulation gives the streams to workers that come one by one.
+    // What moves before the first event is not compared: in the demo the streams come when all
+    // workers are there, and in the simulation with the first worker.
     let events = side["phases"].as_array().expect("phases").get(1..).expect("events");
     let phases = measured["phases"].as_array().expect("phases");
     assert_eq!(phases.len(), events.len(), "{measured}\n{side}");

@@ -93,8 +93,8 @@ fn the_ready_examples_run_and_keep_the_budget() {
     }
 }
 
-/// A test of the whole compares this with the demo itself. 27 streams are on six workers: each that
-/// joins gets its share, and each that leaves has four.
+/// `tests/tests/agreement.rs` compares these figures with what the demo measures. Six workers own
+/// 27 streams: a worker that joins gets three, its share, and a worker that leaves has four.
 #[test]
 fn the_demo_moves_the_fewest_streams_and_its_rollout_ends_with_its_first_jobs() {
     let load = root().join("deploy/simulations/demo.yaml");

@@ -48,7 +48,7 @@ impl Autoscaler {
             (jobs / self.target).ceil() as u32
         };
         if self.recommendations.is_empty() {
-            // It begins as if it had wanted what it finds.
+            // As in Kubernetes, the first recommendation is the replicas that are there.
             self.recommendations.push_back((now, replicas));
         }
         self.recommendations.push_back((now, wanted));
@@ -61,7 +61,7 @@ impl Autoscaler {
         } else {
             highest.unwrap_or(wanted).min(replicas)
         };
-        // A budget that is lowered may leave room for fewer than the least.
+        // After a budget is lowered, the most may be below the least: the most counts.
         stable.max(self.replicas_min).min(self.replicas_max)
     }
 }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn it_scales_in_once_nothing_above_was_wanted_for_five_minutes() {
-        // 20 looks are five minutes, for which what it has found holds back a scale-in, too.
+        // 20 looks are five minutes. The replicas of the start hold back a scale-in for as long.
         let replicas = followed([5; 22]);
         assert_eq!(replicas[..20], [10; 20]);
         assert_eq!(replicas[20..], [2, 2], "the least");

@@ -103,8 +103,8 @@ pub(crate) enum FleetEvent {
     Rollout { cluster: usize, limits: RolloutLimits },
     /// A cluster has another number of workers.
     Scale { cluster: usize, workers: u32 },
-    /// Machines are lost, each with a worker. Their pods are replaced this much later, and the
-    /// platform says that nothing of them runs so much later, which is not before that.
+    /// Machines are lost, each with a worker. Their pods are replaced `replaced_after` the loss.
+    /// The platform says that nothing of them runs `gone_after` the loss, which is not earlier.
     Lose { cluster: usize, workers: u32, replaced_after: Duration, gone_after: Duration },
     /// The leading coordinator is killed, and another one takes over this much later.
     Failover { after: Duration },

@@ -64,8 +64,8 @@ pub struct SideOutcome {
 /// [`SideOutcome::figures`] are in this order.
 pub const FIGURES: [(&str, &str); 12] = [
     ("ENDED", "jobs that ran to their end"),
-    ("P50", "half of the jobs that began waited no longer than this before"),
-    ("P99", "99 of 100 jobs that began waited no longer"),
+    ("P50", "half of the jobs that began had waited no longer than this"),
+    ("P99", "99 of 100 jobs that began had waited no longer than this"),
     ("LONGEST", "no job that began waited longer"),
     ("QUEUE", "the most jobs that waited at once"),
     ("PEAK", "the most jobs that ran at once"),

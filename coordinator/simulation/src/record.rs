@@ -28,9 +28,9 @@ pub struct JobFigures {
     pub waiting: usize,
     /// The most jobs that waited at once.
     pub queue_max: usize,
-    /// Half of the jobs that began waited no longer than this before, in seconds.
+    /// Half of the jobs that began had waited no longer than this, in seconds.
     pub wait_p50_seconds: f64,
-    /// 99 of 100 jobs that began waited no longer than this before, in seconds.
+    /// 99 of 100 jobs that began had waited no longer than this, in seconds.
     pub wait_p99_seconds: f64,
     /// The longest wait of a job that began, in seconds.
     pub wait_max_seconds: f64,

@@ -26,7 +26,8 @@ struct Demo {
     /// Stay up after the last phase, to look around with curl and leasehold, until Ctrl-C.
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
-    /// Play a short form with fixed times, which `leasehold simulate` is compared with.
+    /// Play a short form with fixed times, which `leasehold simulate` is compared with. It
+    /// measures, and checks nothing.
     #[arg(long)]
     short: bool,
     /// Write the JSON object into this file, too.

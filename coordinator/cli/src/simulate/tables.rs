@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(line("5m"), ["5m", "10", "1", "23", "-", "-", "-", "-"], "{text}");
         assert_eq!(line("1h"), ["1h", "10", "23", "1", "-", "-", "-", "-"], "{text}");
         assert_eq!(line("1m30s"), ["1m30s", "rollout", "9", "3", "1.5s", "-"], "{text}");
-        assert!(!text.contains("start"), "the start is no event: {text}");
+        assert!(!text.contains("start"), "the start is not an event and has no row: {text}");
         assert_eq!(line("  WASTED")[0], "WASTED", "{text}");
     }
 }
