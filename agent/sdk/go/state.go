@@ -143,8 +143,8 @@ type state struct {
 	owned map[leaseKey]*ownedLease
 	// listed is the newest lease of the agent.
 	listed map[leaseKey]listedLease
-	// fresh has the listed leases that wait to be handed out, in their order.
-	fresh []leaseKey
+	// fresh has the listed leases of each kind that wait to be handed out, in their order.
+	fresh [kindCount][]leaseKey
 	// spent has the highest token of each lease that was handed out or released.
 	spent map[leaseKey]Token
 	// lost has the leases that were lost since the last look, for the log.
@@ -171,7 +171,7 @@ func (s *state) apply(draining bool, all []listedLease) {
 			s.lose(owned, "it was withdrawn")
 		}
 	}
-	s.fresh = s.fresh[:0]
+	s.fresh = [kindCount][]leaseKey{}
 	for _, one := range all {
 		s.offer(one)
 	}
@@ -190,22 +190,19 @@ func (s *state) consume(kind kind) {
 
 // take hands out a lease of a kind, if one waits.
 func (s *state) take(kind kind, now clock.Moment) *ownedLease {
-	var taken *ownedLease
-	var left []leaseKey
-	for _, key := range s.fresh {
+	for len(s.fresh[kind]) > 0 {
+		key := s.fresh[kind][0]
+		s.fresh[kind] = s.fresh[kind][1:]
 		listed := s.listed[key]
-		switch {
-		case taken != nil || key.kind != kind:
-			left = append(left, key)
-		case listed.end <= now:
+		if listed.end <= now {
 			// It may still be renewed: the next lease offers it again.
-		default:
-			taken = newOwnedLease(listed)
-			s.owned[key], s.spent[key] = taken, listed.token
+			continue
 		}
+		taken := newOwnedLease(listed)
+		s.owned[key], s.spent[key] = taken, listed.token
+		return taken
 	}
-	s.fresh = left
-	return taken
+	return nil
 }
 
 // release ends a lease that was handed out.
@@ -231,7 +228,8 @@ func (s *state) offer(listed listedLease) {
 	}
 	isHeld := listed.state == wire.Held
 	if isHeld && !s.draining {
-		s.fresh = append(s.fresh, listed.key)
+		kind := listed.key.kind
+		s.fresh[kind] = append(s.fresh[kind], listed.key)
 	} else if isHeld || listed.state == wire.Revoked {
 		s.spent[listed.key] = listed.token
 		s.released[releasedLease{listed.key, listed.token}] = struct{}{}

@@ -240,8 +240,8 @@ export class Owning<Listed extends ListedLease, Own extends Owned<Listed>> imple
     if (!this.consumed) {
       this.consumed = true;
       this.#begun();
+      this.#offerAll();
     }
-    this.#offerAll();
     while (!(this.closed || this.#draining)) {
       signal?.throwIfAborted();
       for (const key of this.#fresh) {
@@ -291,10 +291,14 @@ export class Owning<Listed extends ListedLease, Own extends Owned<Listed>> imple
   /** Ends them in time, whether the agent answers or not, until this is closed. */
   async expireLeases(): Promise<void> {
     while (!this.closed) {
+      // One reading for all: a reading takes longer than looking at a lease.
+      const nowMs = clock.nowMs();
       let waitMs: number | undefined;
       for (const own of this.#owned.values()) {
-        if (own.isValid() && own.endMs !== undefined) {
-          waitMs = Math.min(waitMs ?? SLEEP_MS_MAX, own.endMs - clock.nowMs());
+        if (own.endMs !== undefined && own.endMs > nowMs) {
+          waitMs = Math.min(waitMs ?? SLEEP_MS_MAX, own.endMs - nowMs);
+        } else if (own.endMs !== undefined) {
+          this.expire(own);
         }
       }
       await this.#changes.wait(waitMs);
