@@ -185,8 +185,8 @@ class Owning(Generic[Own]):
             if not self.consumed:
                 self.consumed = True
                 self._begun()
-            for key in self._listed:
-                self._offer(key)
+                for key in self._listed:
+                    self._offer(key)
             while not (self.closed or self.draining):
                 for key in list(self._fresh):
                     del self._fresh[key]
