@@ -1,9 +1,11 @@
 /** Waits for changes of a worker's state. */
 
+import { clock } from "./clock.js";
+
 // The longest time that a timer of Node's takes.
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** Tells those who wait that the state has changed: they look again at what they wait for. */
+/** Wakes all who wait for a change of the state: each looks again at what it waits for. */
 export class Changes {
   #waiting = new Set<() => void>();
 
@@ -38,10 +40,14 @@ export class Changes {
     });
   }
 
-  /** Waits until `holds`. */
-  async until(holds: () => boolean): Promise<void> {
-    while (!holds()) {
-      await this.wait();
+  /** Waits until `holds`, until the clock reads `untilMs`, or until `signal` aborts. */
+  async until(holds: () => boolean, untilMs?: number, signal?: AbortSignal): Promise<void> {
+    while (!holds() && !signal?.aborted) {
+      const leftMs = untilMs === undefined ? undefined : untilMs - clock.nowMs();
+      if (leftMs !== undefined && leftMs <= 0) {
+        return;
+      }
+      await this.wait(leftMs, signal);
     }
   }
 }

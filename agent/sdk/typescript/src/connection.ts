@@ -11,7 +11,7 @@ import * as net from "node:net";
 import type { Duplex } from "node:stream";
 import { text } from "node:stream/consumers";
 
-import { LeaseholdError, NoAnswer, refusal } from "./errors.js";
+import { NoAnswer, isCallFailure, refusal } from "./errors.js";
 import { wordsOf } from "./log.js";
 import { lease, type Lease } from "./messages.js";
 
@@ -309,8 +309,5 @@ function withoutOthers(kinds: ReadonlySet<LeaseKind>): string {
 }
 
 function failure(error: unknown): unknown {
-  if (error instanceof NoAnswer || error instanceof LeaseholdError) {
-    return error;
-  }
-  return new NoAnswer(wordsOf(error), { cause: error });
+  return isCallFailure(error) ? error : new NoAnswer(wordsOf(error), { cause: error });
 }

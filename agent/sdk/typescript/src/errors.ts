@@ -48,6 +48,11 @@ export class NoAnswer extends Error {
   override name = "NoAnswer";
 }
 
+/** Whether a call has failed: no answer came, or the agent refused. Other errors are defects. */
+export function isCallFailure(error: unknown): error is NoAnswer | LeaseholdError {
+  return error instanceof NoAnswer || error instanceof LeaseholdError;
+}
+
 /** The error for a reason that the agent gave. */
 export function refusal(reason: string, message: string): Refused {
   return reason === "draining" ? new Draining(message) : new Refused(reason, message);

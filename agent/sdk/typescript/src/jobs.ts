@@ -15,7 +15,8 @@ import type { Agent } from "./agent.js";
 import type { Changes } from "./changes.js";
 import { clock } from "./clock.js";
 import { Closed, Draining, NoAnswer, Refused, Unreachable } from "./errors.js";
-import { PAUSE_MAX_MS, PAUSE_MIN_MS, type Link } from "./link.js";
+import type { Link } from "./link.js";
+import { PAUSE_MAX_MS, Pause } from "./pause.js";
 import { Token } from "./token.js";
 
 // How long the agent may hold one request for a slot.
@@ -205,7 +206,7 @@ class PendingJob {
   readonly #id: string;
   readonly #untilMs: number | undefined;
   readonly #signal: AbortSignal | undefined;
-  #pauseMs = PAUSE_MIN_MS;
+  readonly #pause = new Pause();
 
   constructor(jobs: Jobs, changes: Changes, link: Link, id: string, options: JobOptions) {
     this.#jobs = jobs;
@@ -263,7 +264,7 @@ class PendingJob {
       if (this.#isOver()) {
         throw new Unreachable(this.#link.outage(error), { cause: error });
       }
-      await this.#pause();
+      await this.#waitBeforeRetry();
       return;
     }
     if (!(error instanceof Refused)) {
@@ -275,13 +276,15 @@ class PendingJob {
     }
     // The agent has let us wait for a slot; for anything else we wait ourselves.
     if (!["no_slot", "no_lease", "failing"].includes(error.reason)) {
-      await this.#pause();
+      await this.#waitBeforeRetry();
     }
   }
 
-  async #pause(): Promise<void> {
-    await this.#changes.wait(this.#leftMs(this.#pauseMs), this.#signal);
-    this.#pauseMs = Math.min(this.#pauseMs * 2, PAUSE_MAX_MS);
+  /** Waits for the whole pause: the requests of other jobs are changes, too. */
+  async #waitBeforeRetry(): Promise<void> {
+    const isEnding = (): boolean => this.#jobs.closed || this.#jobs.draining;
+    const untilMs = clock.nowMs() + this.#leftMs(this.#pause.nextMs());
+    await this.#changes.until(isEnding, untilMs, this.#signal);
   }
 
   #isOver(): boolean {

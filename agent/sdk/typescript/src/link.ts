@@ -9,14 +9,11 @@ import { startOf, type Agent } from "./agent.js";
 import type { Changes } from "./changes.js";
 import { clock } from "./clock.js";
 import type { Connection, LeaseKind } from "./connection.js";
-import { LeaseholdError, NoAnswer } from "./errors.js";
+import { NoAnswer, isCallFailure } from "./errors.js";
 import { wordsOf, type Log } from "./log.js";
 import type { Lease } from "./messages.js";
+import { Pause } from "./pause.js";
 
-/** The shortest pause between two attempts to reach the agent, in milliseconds. */
-export const PAUSE_MIN_MS = 50;
-/** The longest one. */
-export const PAUSE_MAX_MS = 1_000;
 // After this long without an agent the log says so.
 const WARN_AFTER_MS = 3_000;
 
@@ -67,20 +64,20 @@ export class Link {
   /** Follows the lease until the link is closed. */
   async run(): Promise<void> {
     const { agent, changes, log } = this.#parts;
-    let pauseMs = PAUSE_MIN_MS;
+    const pause = new Pause();
     // When to warn; undefined once the log has said that there is no agent.
     let warnAtMs: number | undefined = clock.nowMs() + WARN_AFTER_MS;
     while (!this.#closed) {
       try {
         await this.#follow();
-        pauseMs = PAUSE_MIN_MS;
+        pause.reset();
       } catch (error) {
         this.#failure = error;
         if (this.up) {
           warnAtMs = clock.nowMs() + WARN_AFTER_MS;
+          pause.reset();
         }
-        pauseMs = this.up ? PAUSE_MIN_MS : Math.min(pauseMs * 2, PAUSE_MAX_MS);
-        if (!(error instanceof NoAnswer || error instanceof LeaseholdError)) {
+        if (!isCallFailure(error)) {
           // A worker whose link has ended for good would never hear of a lease's end.
           log.error(`the connection to the agent at ${agent.address} failed`, error);
         } else if (warnAtMs !== undefined && clock.nowMs() >= warnAtMs) {
@@ -92,10 +89,7 @@ export class Link {
       } finally {
         this.#down();
       }
-      const untilMs = clock.nowMs() + pauseMs;
-      while (!this.#closed && clock.nowMs() < untilMs) {
-        await changes.wait(untilMs - clock.nowMs());
-      }
+      await changes.until(() => this.#closed, clock.nowMs() + pause.nextMs());
     }
   }
 

@@ -3,11 +3,12 @@
 import type { Agent } from "./agent.js";
 import type { Changes } from "./changes.js";
 import type { LeaseKind } from "./connection.js";
-import { LeaseholdError, NoAnswer, Refused } from "./errors.js";
+import { Refused, isCallFailure } from "./errors.js";
 import type { Jobs } from "./jobs.js";
-import { PAUSE_MAX_MS, PAUSE_MIN_MS, type Link } from "./link.js";
+import type { Link } from "./link.js";
 import { wordsOf, type Log } from "./log.js";
 import type { Release } from "./owned.js";
+import { Pause } from "./pause.js";
 
 /** Where releases wait for their confirmation. */
 export interface Releases {
@@ -41,17 +42,16 @@ export class Notifier {
   /** Notifies until the worker is closed. */
   async run(): Promise<void> {
     const { changes, isClosed, link } = this.#parts;
-    let pauseMs = PAUSE_MIN_MS;
+    const pause = new Pause();
     for (;;) {
       await changes.until(() => isClosed() || (link.up && this.#hasUnconfirmed()));
       if (isClosed()) {
         return;
       }
       if (await this.#sendAll(link.era)) {
-        pauseMs = PAUSE_MIN_MS;
+        pause.reset();
       } else if (!isClosed()) {
-        await changes.wait(pauseMs);
-        pauseMs = Math.min(pauseMs * 2, PAUSE_MAX_MS);
+        await changes.wait(pause.nextMs());
       }
     }
   }
@@ -106,7 +106,7 @@ export class Notifier {
       await call;
       return true;
     } catch (error) {
-      if (!(error instanceof NoAnswer || error instanceof LeaseholdError)) {
+      if (!isCallFailure(error)) {
         throw error;
       }
       if (error instanceof Refused && reasons.includes(error.reason)) {

@@ -1,5 +1,6 @@
 /** A worker's side of its leases: jobs to run, streams and bindings to own, and the end of all. */
 
+import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 
 import { Agent } from "./agent.js";
@@ -7,13 +8,14 @@ import { bindingKind, type Binding } from "./bindings.js";
 import { Changes } from "./changes.js";
 import { clock } from "./clock.js";
 import { ANSWER_MS, type LeaseKind } from "./connection.js";
-import { Closed, Draining, LeaseholdError, NoAnswer, Refused } from "./errors.js";
+import { Closed, Draining, NoAnswer, Refused, isCallFailure } from "./errors.js";
 import { Jobs, newId, type Job, type JobOptions } from "./jobs.js";
-import { Link, PAUSE_MAX_MS, PAUSE_MIN_MS } from "./link.js";
+import { Link } from "./link.js";
 import { stderrLog, wordsOf, type Log } from "./log.js";
 import type { Lease, ListedLease, ShareLease, StreamLease } from "./messages.js";
 import { Notifier } from "./notifier.js";
 import { Owning, type Owned } from "./owned.js";
+import { Pause } from "./pause.js";
 import { streamKind, type Stream } from "./streams.js";
 
 // How long `close` waits for what the agent has not confirmed, in milliseconds.
@@ -22,9 +24,9 @@ const CLOSE_MS = 2_000;
 // perhaps, fails no faster than this.
 const FAILED_MS = 1_000;
 const STOP_BEFORE_MS = 1_000;
-// Within how long a worker says again that it lives, and how much more often it does.
 const BEAT_WITHIN_MS = 30_000;
 const BEAT_WITHIN_MS_MIN = 1_000;
+// How often a worker says that it lives, within the time in which it promises to.
 const BEATS_WITHIN = 3;
 // How long `close` waits until the agent knows that no further beat comes.
 const LAST_BEAT_MS = 1_000;
@@ -216,7 +218,8 @@ export class Worker {
    * jobs that outlived its deadline. The agent is asked until it answers.
    */
   async drain({ wait = false, signal }: DrainOptions = {}): Promise<number> {
-    for (let pauseMs = PAUSE_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, PAUSE_MAX_MS)) {
+    const pause = new Pause();
+    for (;;) {
       signal?.throwIfAborted();
       if (this.#isClosed) {
         throw new Closed();
@@ -230,7 +233,7 @@ export class Worker {
         }
         this.#log.debug(`the agent did not answer the drain: ${wordsOf(error)}`);
       }
-      await this.#changes.wait(pauseMs, signal);
+      await this.#changes.wait(pause.nextMs(), signal);
     }
   }
 
@@ -318,7 +321,8 @@ export class Worker {
       await handler(own);
     } catch (error) {
       this.#log.error(`the handler of ${own} failed`, error);
-      await new Changes().wait(FAILED_MS, own.stopping);
+      // It rejects when the lease is to be released earlier.
+      await sleep(FAILED_MS, undefined, { signal: own.stopping }).catch(() => undefined);
     } finally {
       void own.release();
     }
@@ -333,7 +337,7 @@ export class Worker {
         // One that has closed takes its promise back: it may have ended well.
         await this.#agent.beat(isLast ? 0 : withinMs, isLast ? LAST_BEAT_MS : ANSWER_MS);
       } catch (error) {
-        if (!(error instanceof NoAnswer || error instanceof LeaseholdError)) {
+        if (!isCallFailure(error)) {
           throw error;
         }
         // An agent of an earlier release does not know the call.
@@ -342,10 +346,7 @@ export class Worker {
       if (isLast) {
         return;
       }
-      const nextMs = clock.nowMs() + withinMs / BEATS_WITHIN;
-      while (!this.#isClosed && clock.nowMs() < nextMs) {
-        await this.#changes.wait(nextMs - clock.nowMs());
-      }
+      await this.#changes.until(() => this.#isClosed, clock.nowMs() + withinMs / BEATS_WITHIN);
     }
   }
 
@@ -356,9 +357,7 @@ export class Worker {
       one.close();
     }
     this.#changes.notify();
-    while (all.some((one) => one.isUnsettled()) && clock.nowMs() < untilMs) {
-      await this.#changes.wait(untilMs - clock.nowMs());
-    }
+    await this.#changes.until(() => !all.some((one) => one.isUnsettled()), untilMs);
     this.#isClosed = true;
     this.#link.close();
     // The last beat must not wait for long behind one that the agent does not answer.

@@ -47,6 +47,8 @@ export class FakeAgent {
   draining = false;
   /** The journal cannot be written. */
   full = false;
+  /** The answer to each request for a slot, if it is not empty. */
+  refusal = "";
   /** Calls get no answer. */
   isSilent = false;
   /** Requests to PUT this path are not read yet. */
@@ -283,6 +285,9 @@ export class FakeAgent {
       this.jobs.delete(id);
       this.#news.emit("news");
       return [200, {}];
+    }
+    if (this.refusal !== "") {
+      return [409, refused(this.refusal)];
     }
     const isOver = AbortSignal.timeout(waitMs);
     const isFree = (): boolean => this.jobs.has(id) || this.#hasSlot();

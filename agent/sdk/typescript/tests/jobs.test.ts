@@ -9,7 +9,8 @@ import { Agent } from "../src/agent.js";
 import { Changes } from "../src/changes.js";
 import { NoAnswer } from "../src/errors.js";
 import { Jobs } from "../src/jobs.js";
-import { Link, PAUSE_MIN_MS } from "../src/link.js";
+import { Link } from "../src/link.js";
+import { PAUSE_MIN_MS } from "../src/pause.js";
 import { HANG_MS, eventually } from "./fake_agent.js";
 import { Lines, start, startAgent, startWorker } from "./fixture.js";
 
@@ -141,6 +142,18 @@ test("a wait that is aborted takes no slot", async (t) => {
   await assert.rejects(worker.job("b", { signal: given.signal }), /no longer wanted/);
   const loop = worker.jobs({ signal: given.signal });
   await assert.rejects(loop.next(), /no longer wanted/);
+});
+
+test("jobs that the agent refuses pause between requests whatever other jobs do", async (t) => {
+  const { agent, worker } = await start(t);
+  agent.refusal = "limit";
+  const refused = ["a", "b", "c"].map((id) => {
+    const job = worker.job(id, { waitMs: 8 * PAUSE_MIN_MS });
+    return assert.rejects(job, (error) => error instanceof Refused && error.reason === "limit");
+  });
+  await Promise.all(refused);
+  // Pauses of 1, 2 and 4 times the shortest one fit into that, and one more that the end cuts.
+  assert.ok(agent.called("PUT", "/v1/jobs/").length <= 5 * refused.length);
 });
 
 test("an invalid id is refused at once", async (t) => {
