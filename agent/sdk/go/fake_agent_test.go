@@ -203,13 +203,17 @@ func (f *fakeAgent) called(method, start string) []call {
 // known returns the ids of the jobs that run, in order.
 func (f *fakeAgent) known() string {
 	return look(f, func() string {
-		var ids []string
-		for id := range f.jobs {
-			ids = append(ids, id)
-		}
-		slices.Sort(ids)
-		return strings.Join(ids, " ")
+		return strings.Join(sortedKeys(f.jobs), " ")
 	})
+}
+
+func sortedKeys[V any](all map[string]V) []string {
+	var keys []string
+	for key := range all {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // unnamedJobs returns how many jobs run without a known id.
@@ -340,13 +344,14 @@ func (f *fakeAgent) begin(r *http.Request, id string, wait time.Duration) (int, 
 
 // lease returns the lease now. The caller holds the lock.
 func (f *fakeAgent) lease(query url.Values) message {
+	// In the order of their names: a test chooses which one comes first.
 	listed := func(kind string, all map[string]message) []message {
 		values := []message{}
-		for _, one := range all {
-			values = append(values, one)
-		}
 		if query.Get("without_"+kind) == "true" {
-			return []message{}
+			return values
+		}
+		for _, name := range sortedKeys(all) {
+			values = append(values, all[name])
 		}
 		return values
 	}

@@ -167,7 +167,7 @@ func TestATokenIsHandedOutOnce(t *testing.T) {
 	agent.show("new", "8.9", "held", nil)
 	mustStream(t, worker).Release()
 	eventuallyReleased(t, agent, "new", "8.9")
-	// What was under way lists it once more; then it is granted again.
+	// What was under way lists it once more, before another stream; then it is granted again.
 	agent.show("new", "8.9", "held", nil)
 	agent.show("other", "8.11", "held", nil)
 	if other := mustStream(t, worker); other.Name() != "other" {
@@ -263,7 +263,7 @@ func TestAStreamIsLostByTheClockWithoutACall(t *testing.T) {
 
 func TestAnExpiredLeaseIsNotHandedOut(t *testing.T) {
 	agent, worker := startStreams(t)
-	agent.show("over", "8.1", "held", message{"valid_for_ms": 0})
+	agent.show("expired", "8.1", "held", message{"valid_for_ms": 0})
 	agent.show("new", "8.2", "held", minute)
 	if stream := mustStream(t, worker); stream.Name() != "new" {
 		t.Error(stream)

@@ -8,10 +8,13 @@ import { FakeAgent } from "./fake_agent.js";
 
 /** A log that keeps its lines. */
 export class Lines implements Log {
+  readonly debugs: string[] = [];
   readonly warnings: string[] = [];
   readonly errors: string[] = [];
 
-  debug(): void {}
+  debug(message: string): void {
+    this.debugs.push(message);
+  }
 
   info(): void {}
 

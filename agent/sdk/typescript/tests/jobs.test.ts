@@ -207,9 +207,13 @@ test("a drain ends the loop", async (t) => {
 });
 
 test("a drain is asked for until the agent answers", async (t) => {
-  const { agent, worker } = await start(t);
+  const agent = await startAgent(t);
+  const log = new Lines();
+  const worker = startWorker(t, agent, { log });
   await agent.kill();
   const drained = worker.drain();
+  const unanswered = (line: string): boolean => line.includes("did not answer the drain");
+  await eventually("a call without an answer", () => log.debugs.some(unanswered));
   await agent.revive();
   assert.equal(await drained, 0);
   assert.equal(agent.draining, true);

@@ -125,8 +125,10 @@ test("a token is handed out once", async (t) => {
   const { agent, streams } = await consume(t);
   agent.show("new", "8.9");
   await (await nextOf(streams)).release();
-  // What was on its way lists it once more; then it is granted again.
+  // What was on its way lists it once more, before another stream; then it is granted again.
   agent.show("new", "8.9");
+  agent.show("other", "8.11");
+  assert.equal((await nextOf(streams)).name, "other");
   agent.show("new", "8.10");
   assert.equal(`${(await nextOf(streams)).token}`, "8.10");
 });
