@@ -30,14 +30,17 @@ const (
 )
 
 var (
-	// errLeft is the error of a connection whose process of the agent's has ended it.
+	// errLeft is the error of a call on a connection that the agent has ended.
 	errLeft = errors.New("the agent has ended this connection")
 	// errNoAnswer is the error of a call whose answer takes too long.
 	errNoAnswer = errors.New("it does not answer")
+	// errTooLong is the error of an answer that is longer than answerBytesMax.
+	errTooLong = fmt.Errorf(
+		"its answer is longer than %d bytes: let this worker own fewer streams", answerBytesMax)
 )
 
-// agent asks the agent, one call after another or several at once. A call that no whole answer
-// comes to returns any error but a RefusedError.
+// agent sends calls to the agent, several at a time if need be. The error of a call that gets no
+// whole answer is no RefusedError.
 type agent struct {
 	at address
 	caller
@@ -180,7 +183,10 @@ type leaseWatch struct {
 // next waits for the next lease.
 func (w *leaseWatch) next() (*wire.Lease, error) {
 	if !w.lines.Scan() {
-		if err := w.lines.Err(); err != nil {
+		switch err := w.lines.Err(); {
+		case errors.Is(err, bufio.ErrTooLong):
+			return nil, errTooLong
+		case err != nil:
 			return nil, err
 		}
 		return nil, errors.New("the agent has ended the watch")
@@ -209,32 +215,25 @@ func (c caller) start(ctx context.Context, startID string, running int) error {
 	return c.call(ctx, answerTimeout, http.MethodPost, "/v1/start", request, nil)
 }
 
-// call sends one call, and decodes its answer into answer if that is not nil. A timeout of 0 is
-// none.
+// call sends one call, and decodes its answer into answer if that is not nil. Without a timeout it
+// waits for as long as ctx.
 func (c caller) call(
 	ctx context.Context, timeout time.Duration, method, path string, request, answer any,
 ) error {
 	if timeout > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 		defer cancel()
-		err := c.callOnce(limited, method, path, request, answer)
-		if err != nil && context.Cause(limited) == errNoAnswer {
-			return errNoAnswer
-		}
-		return err
 	}
-	return c.callOnce(ctx, method, path, request, answer)
-}
-
-func (c caller) callOnce(
-	ctx context.Context, method, path string, request, answer any,
-) error {
 	response, err := c.send(ctx, method, path, request)
-	if err != nil {
-		return err
+	if err == nil {
+		defer response.Body.Close()
+		err = decode(response, answer)
 	}
-	defer response.Body.Close()
-	return decode(response, answer)
+	if err != nil && context.Cause(ctx) == errNoAnswer {
+		return errNoAnswer
+	}
+	return err
 }
 
 func (c caller) send(
@@ -258,9 +257,12 @@ func (c caller) send(
 
 // decode reads a whole answer.
 func decode(response *http.Response, answer any) error {
-	text, err := io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+	text, err := io.ReadAll(io.LimitReader(response.Body, answerBytesMax+1))
 	if err != nil {
 		return fmt.Errorf("the agent's answer was cut off: %w", err)
+	}
+	if len(text) > answerBytesMax {
+		return errTooLong
 	}
 	if response.StatusCode == http.StatusOK {
 		if answer == nil {

@@ -147,19 +147,9 @@ func runEach[T leased](
 			defer cancel()
 			if err := handler(own, one); err != nil && !isEndOf(own, err) {
 				w.log.Error("the handler of a lease failed", "lease", one.String(), "error", err)
-				awaitAny(own, one.Stopping(), failedPause)
+				sleep(own, one.Stopping(), failedPause)
 			}
 		}()
-	}
-}
-
-// awaitAny waits until stopping is closed, for no longer than ctx and this time.
-func awaitAny(ctx context.Context, stopping <-chan struct{}, most time.Duration) {
-	limited, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	select {
-	case <-stopping:
-	case <-limited.Done():
 	}
 }
 

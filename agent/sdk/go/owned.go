@@ -144,7 +144,7 @@ type ownedLease struct {
 	listedLease
 	// lost ends when the lease permits no more writes.
 	lost context.Context
-	lose context.CancelCauseFunc
+	lose context.CancelFunc
 	// revoked is closed while the lease is revoked, and stopping while it is revoked or lost.
 	revoked, stopping chan struct{}
 	isRevoked         bool
@@ -152,7 +152,7 @@ type ownedLease struct {
 
 func newOwnedLease(listed listedLease) *ownedLease {
 	owned := &ownedLease{listedLease: listed}
-	owned.lost, owned.lose = context.WithCancelCause(context.Background())
+	owned.lost, owned.lose = context.WithCancel(context.Background())
 	owned.revoked, owned.stopping = make(chan struct{}), make(chan struct{})
 	return owned
 }
@@ -187,7 +187,7 @@ func (o *ownedLease) markLost() bool {
 	if o.isLost() {
 		return false
 	}
-	o.lose(ErrLost)
+	o.lose()
 	if !o.isRevoked {
 		close(o.stopping)
 	}

@@ -18,14 +18,16 @@ type pause time.Duration
 func (p *pause) sleep(ctx context.Context) {
 	length := max(pauseMin, time.Duration(*p))
 	*p = pause(min(2*length, pauseMax))
-	sleep(ctx, length)
+	sleep(ctx, nil, length)
 }
 
-// sleep waits for a time, and for no longer than ctx.
-func sleep(ctx context.Context, length time.Duration) {
-	timer := time.NewTimer(length)
+// sleep waits until wake is closed, for no longer than ctx and this time. A nil wake is never
+// closed.
+func sleep(ctx context.Context, wake <-chan struct{}, most time.Duration) {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
+	case <-wake:
 	case <-timer.C:
 	case <-ctx.Done():
 	}

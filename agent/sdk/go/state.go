@@ -60,9 +60,14 @@ func (s *shared) look(read func(*state)) {
 func (s *shared) change(change func(*state)) {
 	s.look(func(state *state) {
 		change(state)
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.notify()
 	})
+}
+
+// notify wakes all that wait for a change. The caller holds the lock.
+func (s *shared) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 // until waits until ready returns true, and for no longer than ctx. It may change the state when it
@@ -73,8 +78,7 @@ func (s *shared) until(ctx context.Context, ready func(*state) bool) error {
 		isReady := false
 		s.look(func(state *state) {
 			if isReady = ready(state); isReady {
-				close(s.changed)
-				s.changed = make(chan struct{})
+				s.notify()
 			}
 			changed = s.changed
 		})

@@ -297,12 +297,7 @@ func (w *Worker) expireLeases(ctx context.Context) {
 			now := w.shared.now()
 			left, changed = state.expire(now).Since(now), w.shared.changed
 		})
-		limited, cancel := context.WithTimeout(ctx, min(left, sleepMax))
-		select {
-		case <-changed:
-		case <-limited.Done():
-		}
-		cancel()
+		sleep(ctx, changed, min(left, sleepMax))
 	}
 }
 
@@ -311,7 +306,7 @@ func (w *Worker) beat() {
 	defer close(w.lastBeat)
 	isClosed := w.beatWithin == NoBeats
 	for !isClosed {
-		isUp := w.shared.until(w.closed, func(state *state) bool { return state.isUp() }) == nil
+		isUp := w.shared.until(w.closed, (*state).isUp) == nil
 		isClosed = !isUp || w.closed.Err() != nil
 		within := w.beatWithin
 		if isClosed {
@@ -322,6 +317,6 @@ func (w *Worker) beat() {
 			// An agent of an earlier release does not know the call.
 			w.log.Debug("cannot tell the agent that this worker lives", "error", err)
 		}
-		sleep(w.closed, w.beatWithin/beatsWithin)
+		sleep(w.closed, nil, w.beatWithin/beatsWithin)
 	}
 }

@@ -1,6 +1,7 @@
 package leasehold
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -229,6 +230,35 @@ func TestAConnectionNeverReachesAnotherProcess(t *testing.T) {
 		if lease, err := connection.lease(ctx, kinds{}); err == nil {
 			t.Errorf("another process answered: %+v", lease)
 		}
+	}
+}
+
+func TestAnAnswerThatIsTooLongNamesTheLimit(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		// The reader closes the connection before it has all of this.
+		w.Write(bytes.Repeat([]byte(" "), answerBytesMax+1))
+	}))
+	defer other.Close()
+	at, err := findAddress(other.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, agent := limited(t), newAgent(at)
+	if _, err := agent.drain(ctx, false); err != errTooLong {
+		t.Error(err)
+	}
+	connection, err := agent.connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.close()
+	leases, err := connection.watch(ctx, kinds{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.close()
+	if _, err := leases.next(); err != errTooLong {
+		t.Error(err)
 	}
 }
 
