@@ -19,6 +19,14 @@ func startStreams(t *testing.T) (*fakeAgent, *Worker) {
 	return agent, worker
 }
 
+// startStream starts a worker that owns the stream new under the token 8.1.
+func startStream(t *testing.T, times message) (*fakeAgent, *Worker, *Stream) {
+	t.Helper()
+	agent, worker := startStreams(t)
+	agent.show("new", "8.1", "held", times)
+	return agent, worker, mustStream(t, worker)
+}
+
 // mustStream takes the next stream.
 func mustStream(t *testing.T, worker *Worker) *Stream {
 	t.Helper()
@@ -91,39 +99,33 @@ func TestStreamsAreRequestedOnlyOnceTheyAreConsumed(t *testing.T) {
 }
 
 func TestAPinnedStreamDoesNotEndByTime(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.17", "held", nil)
-	stream := mustStream(t, worker)
+	_, _, stream := startStream(t, nil)
 	if left, ends := stream.TimeLeft(); ends || !stream.Valid() {
 		t.Error(left)
 	}
 }
 
 func TestARevokedStreamIsValidUntilItIsReleased(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.17", "held", minute)
-	stream := mustStream(t, worker)
+	agent, _, stream := startStream(t, minute)
 	revoked := message{"valid_for_ms": 60_000, "release_within_ms": 30_000}
-	agent.show("new", "8.17", "revoked", revoked)
+	agent.show("new", "8.1", "revoked", revoked)
 	await(t, "the revocation", stream.Stopping())
 	await(t, "the revocation", stream.Revoked())
 	if within, isSet := stream.ReleaseWithin(); !isSet || within > 30*time.Second {
 		t.Error(within, isSet)
 	}
-	if !stream.Valid() || agent.released("new", "8.17") != nil {
+	if !stream.Valid() || agent.released("new", "8.1") != nil {
 		t.Error("it was released")
 	}
 	stream.Release()
-	eventuallyReleased(t, agent, "new", "8.17")
+	eventuallyReleased(t, agent, "new", "8.1")
 }
 
 func TestARevocationMayBeTakenBack(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.17", "held", nil)
-	stream := mustStream(t, worker)
-	agent.show("new", "8.17", "revoked", nil)
+	agent, _, stream := startStream(t, nil)
+	agent.show("new", "8.1", "revoked", nil)
 	await(t, "the revocation", stream.Revoked())
-	agent.show("new", "8.17", "held", nil)
+	agent.show("new", "8.1", "held", nil)
 	eventually(t, "the revocation to be taken back", func() bool {
 		select {
 		case <-stream.Stopping():
@@ -132,7 +134,7 @@ func TestARevocationMayBeTakenBack(t *testing.T) {
 			return true
 		}
 	})
-	agent.show("new", "8.17", "revoked", nil)
+	agent.show("new", "8.1", "revoked", nil)
 	await(t, "another revocation", stream.Stopping())
 }
 
@@ -180,9 +182,7 @@ func TestATokenIsHandedOutOnce(t *testing.T) {
 }
 
 func TestTheNextOwnerComesAfterTheLastHasReleased(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.1", "held", nil)
-	last := mustStream(t, worker)
+	agent, worker, last := startStream(t, nil)
 	agent.show("new", "8.2", "held", nil)
 	await(t, "the loss", last.Lost())
 	agent.show("other", "8.3", "held", nil)
@@ -196,9 +196,7 @@ func TestTheNextOwnerComesAfterTheLastHasReleased(t *testing.T) {
 }
 
 func TestAWithdrawnStreamIsLostAndItsContextEnds(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.1", "held", nil)
-	stream := mustStream(t, worker)
+	agent, _, stream := startStream(t, nil)
 	ctx, cancel := stream.Context(limited(t))
 	defer cancel()
 	agent.hide("new")
@@ -210,9 +208,7 @@ func TestAWithdrawnStreamIsLostAndItsContextEnds(t *testing.T) {
 }
 
 func TestTheContextOfAStreamEndsWithItsParent(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.1", "held", nil)
-	stream := mustStream(t, worker)
+	_, _, stream := startStream(t, nil)
 	parent, end := context.WithCancel(limited(t))
 	ctx, cancel := stream.Context(parent)
 	defer cancel()
@@ -254,9 +250,7 @@ func TestAStreamOutlivesItsAgentButNotItsLease(t *testing.T) {
 }
 
 func TestAStreamIsLostByTheClockWithoutACall(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.1", "held", message{"valid_for_ms": 2_000})
-	stream := mustStream(t, worker)
+	_, _, stream := startStream(t, message{"valid_for_ms": 2_000})
 	// The agent is there, and says nothing.
 	await(t, "the loss", stream.Lost())
 }
@@ -292,9 +286,7 @@ func TestALeaseOfBeforeTheStartIsPassedOver(t *testing.T) {
 }
 
 func TestADrainEndsTheLoopOverStreams(t *testing.T) {
-	agent, worker := startStreams(t)
-	agent.show("new", "8.1", "held", nil)
-	stream := mustStream(t, worker)
+	agent, worker, stream := startStream(t, nil)
 	agent.change(func() { agent.draining = true })
 	worker.Streams(limited(t))(func(another *Stream) bool {
 		t.Error(another)

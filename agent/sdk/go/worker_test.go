@@ -24,33 +24,12 @@ type testLog struct {
 	lines []string
 }
 
-func (l *testLog) Enabled(context.Context, slog.Level) bool { return true }
-func (l *testLog) WithGroup(string) slog.Handler            { return l }
-
-// WithAttrs keeps the attributes as a text before each line.
-func (l *testLog) WithAttrs(attrs []slog.Attr) slog.Handler { return &testLogWith{l, attrs} }
-
-func (l *testLog) Handle(_ context.Context, record slog.Record) error {
-	line := record.Level.String() + " " + record.Message
-	record.Attrs(func(attr slog.Attr) bool {
-		line += " " + attr.String()
-		return true
-	})
+// Write keeps a line: a handler of slog writes each at once.
+func (l *testLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lines = append(l.lines, line)
-	return nil
-}
-
-// testLogWith is a testLog with attributes of its own.
-type testLogWith struct {
-	*testLog
-	attrs []slog.Attr
-}
-
-func (l *testLogWith) Handle(ctx context.Context, record slog.Record) error {
-	record.AddAttrs(l.attrs...)
-	return l.testLog.Handle(ctx, record)
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
 }
 
 // of returns the lines of a level.
@@ -59,7 +38,7 @@ func (l *testLog) of(level slog.Level) []string {
 	defer l.mu.Unlock()
 	var found []string
 	for _, line := range l.lines {
-		if strings.HasPrefix(line, level.String()) {
+		if strings.Contains(line, "level="+level.String()) {
 			found = append(found, line)
 		}
 	}
@@ -84,7 +63,8 @@ func startWorkerWith(
 ) (*Worker, *testLog) {
 	t.Helper()
 	log := &testLog{}
-	options.Logger = slog.New(log)
+	all := &slog.HandlerOptions{Level: slog.LevelDebug}
+	options.Logger = slog.New(slog.NewTextHandler(log, all))
 	worker, err := newWorker(options, now, warnAfter)
 	if err != nil {
 		t.Fatal(err)
