@@ -165,7 +165,7 @@ fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fle
     fleet.agents[0].process.signal(Signal::STOP);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
     assert_eq!(fleet.owned_by(0), 0, "its worker has released by its own clock");
-    // It did not need the sink, which refuses its token by now, to tell it.
+    // Its own clock ended them, and not the sink, which refuses their tokens by now.
     assert_eq!(fleet.ends_since(0, stopped_ns), ["lost", "lost"]);
     fleet.agents[0].process.signal(Signal::CONT);
     eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));

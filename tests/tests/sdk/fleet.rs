@@ -187,7 +187,7 @@ impl Fleet {
         owners.values().filter(|owner| **owner == worker).count()
     }
 
-    /// Why a worker stopped using each stream that it stopped using after a moment.
+    /// Why a worker's ownerships ended, of those that ended after `from_ns`.
     pub(crate) fn ends_since(&self, index: usize, from_ns: u64) -> Vec<String> {
         let worker = format!("w-{index}");
         let owns = self.evidence().owns.into_iter();

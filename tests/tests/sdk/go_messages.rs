@@ -2,15 +2,13 @@
 //! that the SDK uses, how they are read from JSON, and the values of the enums.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::process::{Command, Stdio};
 
 use prost_types::FieldDescriptorProto;
 use prost_types::field_descriptor_proto::{Label, Type};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Proto, json_values, type_name};
+use super::{Proto, describe, json_values, type_name};
 use crate::go_tool;
 
 /// What Go prints (`agent/sdk/go/internal/wire/describe`).
@@ -33,19 +31,16 @@ struct DescribedMessage {
 #[test]
 fn go_messages_match_the_proto() {
     let Some(mut go) = go_tool::command("the messages of the SDK for Go") else { return };
+    go.args(["run", "./internal/wire/describe"]);
     let proto = Proto::read();
-    let wholes = proto.0.message_type.iter();
-    let wholes: Map<String, Value> =
-        wholes.map(|message| (message.name().to_owned(), proto.sample(message))).collect();
-    let described = describe(&mut go, &wholes.into());
+    let described: Described = describe(go, &proto);
 
     // Without the messages that every worker reads, the checks below would check nothing.
     for name in ["Lease", "StreamLease", "Binding", "BeginJobResponse", "DrainResponse"] {
         assert!(described.messages.contains_key(name), "package wire lacks {name}");
     }
     for (name, one) in &described.messages {
-        let found = proto.0.message_type.iter().find(|message| message.name() == name);
-        let message = found.unwrap_or_else(|| panic!("worker.proto has no message {name}"));
+        let message = proto.message(name);
         let whole = proto.sample(message);
         let used: Vec<&FieldDescriptorProto> =
             message.field.iter().filter(|field| one.types.contains_key(field.name())).collect();
@@ -63,27 +58,10 @@ fn go_messages_match_the_proto() {
     }
     assert_eq!(described.enums.len(), 2, "StreamLeaseState and RefusalReason");
     for (name, values) in &described.enums {
-        let found = proto.0.enum_type.iter().find(|candidate| candidate.name() == name);
-        let wanted =
-            json_values(found.unwrap_or_else(|| panic!("worker.proto has no enum {name}")));
+        let wanted = json_values(proto.enumeration(name));
         // The first is UNSPECIFIED, which is never sent.
         assert_eq!(values[..], wanted[1..], "the values of {name} in Go");
     }
-}
-
-fn describe(go: &mut Command, wholes: &Value) -> Described {
-    let mut running = go
-        .args(["run", "./internal/wire/describe"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("go starts");
-    let mut input = running.stdin.take().expect("it is piped");
-    input.write_all(wholes.to_string().as_bytes()).expect("describe reads");
-    drop(input);
-    let output = running.wait_with_output().expect("describe ends");
-    assert!(output.status.success(), "go run ./internal/wire/describe: {}", output.status);
-    serde_json::from_slice(&output.stdout).expect("describe prints JSON")
 }
 
 /// The type of a field as Go writes it.

@@ -15,6 +15,7 @@ use prost_types::{
     FileDescriptorSet,
 };
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tests::toolbox::{self, Missing};
 
@@ -72,10 +73,7 @@ fn typescript_messages_match_the_proto() {
 /// Compares what `reader` prints of the messages in `file` with the proto.
 fn assert_matches(reader: Command, file: &str, type_of: fn(&FieldDescriptorProto) -> String) {
     let proto = Proto::read();
-    let wholes = proto.0.message_type.iter();
-    let wholes: Map<String, Value> =
-        wholes.map(|message| (message.name().to_owned(), proto.sample(message))).collect();
-    let sdk = describe(reader, &wholes.into());
+    let sdk: Described = describe(reader, &proto);
 
     // Without the messages that every worker reads, the checks below would check nothing.
     for name in ["Lease", "Pool", "StreamLease", "Binding", "BeginJobResponse", "DrainResponse"] {
@@ -106,7 +104,12 @@ fn assert_matches(reader: Command, file: &str, type_of: fn(&FieldDescriptorProto
     }
 }
 
-fn describe(mut reader: Command, wholes: &Value) -> Described {
+/// What `reader` prints when it is given a whole object of each message.
+fn describe<T: DeserializeOwned>(mut reader: Command, proto: &Proto) -> T {
+    let wholes = proto.0.message_type.iter();
+    let wholes: Map<String, Value> =
+        wholes.map(|message| (message.name().to_owned(), proto.sample(message))).collect();
+    let wholes = Value::from(wholes);
     let mut reading =
         reader.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut input = reading.stdin.take().expect("it is piped");
