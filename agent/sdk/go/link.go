@@ -120,7 +120,7 @@ func (l *link) followEra(ctx context.Context, consumed kinds) error {
 		if err != nil {
 			return err
 		}
-		// What was under way before the start was announced tells of another start.
+		// An older lease was sent before the start was announced, and is that of another start.
 		if lease.Version < first.Version {
 			l.log.Debug("an older lease is passed over", "version", lease.Version)
 			continue

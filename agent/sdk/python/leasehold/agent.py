@@ -23,7 +23,7 @@ ADDRESS_DEFAULT = "http://127.0.0.1:7411"
 ANSWER_S = 5.0
 # The longest line of a watch. A lease of 10,000 streams is some two MB.
 LINE_BYTES_MAX = 64 * 1024 * 1024
-# So much of what comes on a connection after its last call is read at a time, and forgotten.
+# Bytes that are read, and dropped, at a time from a connection whose last call was given up.
 READ_BYTES = 4096
 
 

@@ -1,4 +1,4 @@
-/** Where the agent is, and what it can be asked, call by call and without any memory. */
+/** Where the agent is, and the calls that it answers. Nothing is kept from one call to the next. */
 
 import type { NetConnectOpts } from "node:net";
 
@@ -9,7 +9,7 @@ import { Token } from "./token.js";
 const ADDRESS_DEFAULT = "http://127.0.0.1:7411";
 const HTTP_PORT = 80;
 
-/** The agent. Calls throw NoAnswer where no whole answer comes, and Refused for the agent's no. */
+/** The agent. A call throws NoAnswer if no whole answer comes, and Refused if the agent refuses. */
 export class Agent {
   /** `http://HOST:PORT` or `unix:PATH`. */
   readonly address: string;
@@ -24,7 +24,7 @@ export class Agent {
     this.#to = placeOf(this.address);
   }
 
-  /** What to do where nobody answers there as an agent. */
+  /** What to do where nothing answers as an agent. */
   advice(): string {
     return (
       `${this.#origin}; start this program as the COMMAND of leasehold-agent run, or set ` +

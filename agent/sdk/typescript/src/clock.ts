@@ -1,11 +1,11 @@
-/** The one clock that leases are counted by: it never jumps back, and a sleep does not stop it. */
+/** The one clock of leases: it never jumps back, and it goes on while the machine is suspended. */
 
 import { uptime } from "node:os";
 import { performance } from "node:perf_hooks";
 
 /**
- * Counts like CLOCK_BOOTTIME, which Node does not offer: by the monotonic clock, which a suspended
- * machine stops, plus what the uptime is ahead of that.
+ * Counts like CLOCK_BOOTTIME, which Node does not offer: the monotonic clock, which stops while the
+ * machine is suspended, plus the time by which the uptime is ahead of it.
  *
  * Invariant: between two readings it counts no less than the monotonic clock does.
  */

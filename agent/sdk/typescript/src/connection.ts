@@ -1,8 +1,8 @@
 /**
  * A connection to the agent, over TCP or a Unix socket, for HTTP/JSON calls one after another.
  *
- * Invariant: a connection is one process of the agent's: it is never opened again behind its user's
- * back.
+ * Invariant: a connection reaches one process of the agent's. It never connects again, so a call
+ * fails rather than reach another process.
  */
 
 import { once } from "node:events";
@@ -15,11 +15,11 @@ import { NoAnswer, isCallFailure, refusal } from "./errors.js";
 import { wordsOf } from "./log.js";
 import { lease, type Lease } from "./messages.js";
 
-/** How long an answer may take beyond what the question allows it, in milliseconds. */
+/** How long an answer may take beyond what the call lets the agent wait, in milliseconds. */
 export const ANSWER_MS = 5_000;
 // The longest line of a watch. A lease of 10,000 streams is some two MB.
 const LINE_BYTES_MAX = 64 * 1024 * 1024;
-// So much of an answer that is no agent's is shown.
+// At most this many characters are shown of an answer that is no agent's.
 const SHOWN_MAX = 200;
 const NEWLINE = 10;
 
@@ -88,7 +88,7 @@ export class Connection {
     return new Connection(socket);
   }
 
-  /** One question; its answer as JSON gives it. Throws Refused for the agent's no. */
+  /** Sends one call; returns the answer's JSON. Throws Refused if the agent refuses. */
   async call(method: string, path: string, options: CallOptions = {}): Promise<unknown> {
     const request = this.#send(method, path, options.body);
     const answerMs = options.answerMs === undefined ? ANSWER_MS : options.answerMs;
@@ -105,8 +105,9 @@ export class Connection {
   }
 
   /**
-   * One question like `call`, which only hangs up where it ends early: the agent drops the question
-   * and ends the connection. Calls `over` when the agent cannot handle the question any more.
+   * Sends one call. Where it ends early, this only closes its own side of the connection: the agent
+   * drops the call and closes the other side. `over` is called when the agent can no longer handle
+   * the call.
    */
   async callOrHangUp(
     method: string,
@@ -224,7 +225,7 @@ class TimeLimit {
     this.#caller?.removeEventListener("abort", this.#stop);
   }
 
-  /** What the caller is told: the agent's refusal, or why there is no whole answer. */
+  /** The error for the caller: the agent's refusal, or why no whole answer came. */
   explain(error: unknown): unknown {
     if (this.#late) {
       return new NoAnswer("it does not answer", { cause: error });

@@ -217,7 +217,7 @@ class PendingJob {
     this.#signal = options.signal;
   }
 
-  /** Asks until there is a yes; throws for a no, and when the time is over. */
+  /** Asks until the agent admits the job. Throws if it refuses for good, or if the time is over. */
   async admit(): Promise<Token> {
     for (;;) {
       const era = await this.#linkedEra();
@@ -245,7 +245,7 @@ class PendingJob {
       if (this.#jobs.draining) {
         throw new Draining();
       }
-      // An end of the same id that is still owed would end this one.
+      // An unconfirmed end of an earlier job of the same id would end this one.
       const isEnding = this.#jobs.unconfirmed.has(this.#id);
       if (this.#link.up && !isEnding && !this.#jobs.isRequested(this.#id)) {
         return this.#link.era;
@@ -274,7 +274,7 @@ class PendingJob {
     if (["draining", "invalid"].includes(error.reason) || this.#isOver()) {
       throw error;
     }
-    // The agent has let us wait for a slot; for anything else we wait ourselves.
+    // For these reasons the agent has let the request wait; after others the pause is here.
     if (!["no_slot", "no_lease", "failing"].includes(error.reason)) {
       await this.#waitBeforeRetry();
     }

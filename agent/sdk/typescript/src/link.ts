@@ -45,12 +45,12 @@ export class Link {
   up = false;
   readonly #parts: LinkParts;
   #started: boolean;
-  // The agent takes what it shows for what the worker may work on, so it is asked for what is
-  // consumed here alone.
+  // The kinds that the watch lists. The agent takes what it lists for what the worker may work on:
+  // only the kinds that this process consumes are requested.
   #shown: ReadonlySet<LeaseKind> = new Set();
   #watch: Connection | undefined;
   #control: Connection | undefined;
-  // Jobs that ran when this era began: an agent without memory knows their number only.
+  // Jobs that ran when this era began: an agent without a journal knows only their number.
   #unnamed = new Set<string>();
   #closed = false;
   // Why the last attempt to reach the agent has failed.
@@ -78,7 +78,7 @@ export class Link {
           pause.reset();
         }
         if (!isCallFailure(error)) {
-          // A worker whose link has ended for good would never hear of a lease's end.
+          // The link goes on all the same: without it no lease would be renewed or withdrawn.
           log.error(`the connection to the agent at ${agent.address} failed`, error);
         } else if (warnAtMs !== undefined && clock.nowMs() >= warnAtMs) {
           log.warn(`${this.outage()}; still trying`);
@@ -142,7 +142,7 @@ export class Link {
   async #follow(): Promise<void> {
     const { agent, changes, log, startId, worker } = this.#parts;
     if (!this.#started && startId !== undefined) {
-      // Before the first look: what the previous process owned must not be seen as ours.
+      // Before the first lease: what the previous process owned is not taken for this one's.
       await agent.start(startId, 0);
       this.#started = true;
     }
@@ -155,7 +155,7 @@ export class Link {
     this.#control = control;
     this.era += 1;
     this.#unnamed = new Set(worker.running());
-    // It may be another process than before, with or without a memory: this is right for both.
+    // It may be another process than before, with or without a journal: this is right for both.
     await this.#announceStart(control, this.#unnamed.size);
     const controlAskedMs = clock.nowMs();
     const first = await control.readLease(shown);
@@ -164,7 +164,7 @@ export class Link {
     worker.apply(controlAskedMs, first);
     changes.notify();
     for await (const lease of leases) {
-      // What was on its way before the start was told speaks of another start.
+      // An older lease was sent before the start was announced, and is that of another start.
       if (lease.version >= first.version) {
         worker.apply(askedMs, lease);
       }
