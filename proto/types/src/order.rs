@@ -80,6 +80,14 @@ pub struct Token {
     pub seq: u64,
 }
 
+impl Token {
+    /// A text of 41 characters that compares as the token does, for a store that compares texts.
+    #[must_use]
+    pub fn sortable(self) -> String {
+        format!("{:020}.{:020}", self.epoch.0, self.seq)
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch, self.seq)
@@ -114,6 +122,8 @@ mod tests {
         let new = Token { epoch: Epoch(8), seq: 1 };
         assert!(old < new);
         assert_eq!(new.to_string().parse(), Ok(new));
+        assert!(old.sortable() < new.sortable() && new.sortable().len() == 41);
+        assert_eq!(new.sortable().parse(), Ok(new));
         for text in ["", "8", "8.", ".1", "8.1.2", "-1.2", "8. 1"] {
             assert!(text.parse::<Token>().is_err(), "{text:?}");
         }

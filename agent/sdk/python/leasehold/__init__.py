@@ -12,7 +12,8 @@ pipelines it serves.
 """
 
 from .bindings import Binding
-from .errors import Closed, Draining, LeaseholdError, Refused, Unreachable
+from .errors import Closed, Draining, LeaseholdError, Refused, StaleToken, Unreachable
+from .fence import FENCE_TABLE
 from .jobs import Job
 from .messages import Endpoint, Lease, Next, Pool, RefusalReason, StreamLease, StreamLeaseState
 from .owned import Owned
@@ -27,6 +28,7 @@ __all__ = [
     "Closed",
     "Draining",
     "Endpoint",
+    "FENCE_TABLE",
     "Job",
     "Lease",
     "LeaseholdError",
@@ -35,6 +37,7 @@ __all__ = [
     "Pool",
     "RefusalReason",
     "Refused",
+    "StaleToken",
     "Stream",
     "StreamLease",
     "StreamLeaseState",

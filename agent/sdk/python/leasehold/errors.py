@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
+from .token import Token
+
 
 class LeaseholdError(Exception):
     """The base of all errors of this package."""
@@ -29,6 +33,23 @@ class Unreachable(LeaseholdError):
 
 class Closed(LeaseholdError):
     """This Worker was closed."""
+
+
+class StaleToken(LeaseholdError):
+    """A store has seen a higher token than that of the write: `name`, which is SET/STREAM or
+    PIPELINE/NODE/INDEX, has a later owner. `newer` is None if the store did not return it."""
+
+    def __init__(self, name: str, token: Token, newer: Optional[Token]) -> None:
+        if newer is not None:
+            # A store of texts has it with leading zeros.
+            newer = Token(f"{newer.epoch}.{newer.seq}")
+        super().__init__(
+            f"token {token} of {name} is stale: the store has {newer or 'a newer one'} of a later "
+            "owner; write nothing more and release it"
+        )
+        self.name = name
+        self.token = token
+        self.newer = newer
 
 
 def refusal(reason: str, message: str) -> Refused:

@@ -12,7 +12,7 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Dict, Generic, Iterable, Optional, Tuple, Type, TypeVar, Union
 
-from . import clock, messages
+from . import clock, fence, messages
 from .agent import Agent
 from .messages import Lease, StreamLeaseState
 from .token import Token
@@ -72,6 +72,23 @@ class Owned:
     def valid(self) -> bool:
         """Whether anything may be written under it at this moment, by the clock."""
         return not self.lost.is_set() and not self._owning.is_over(self)
+
+    def fence(self, cursor: Any, mark: str = "%s") -> None:
+        """Refuses a write in the transaction of `cursor`, if a later owner has written to the
+        database. Call it in the transaction of the write, before the write.
+
+        `cursor` is a cursor of a database's driver (PEP 249), `mark` how the driver marks a
+        parameter: `%s` for psycopg, `?` for sqlite3. The table is `FENCE_TABLE`. Raises
+        StaleToken: roll the transaction back.
+        """
+        fence.advance(cursor, "/".join(self.key), self.token, mark)
+
+    def check_token(self, newest: str) -> None:
+        """Refuses a write to a store that has seen `newest`, the highest token of this stream or
+        binding that it keeps. Nobody else may write to the store between that look and the write:
+        it is locked, or the write is conditional. Raises StaleToken.
+        """
+        fence.check("/".join(self.key), self.token, newest)
 
     def time_left(self) -> Optional[float]:
         """Seconds until `lost`, unless the lease is renewed; None where it does not end."""

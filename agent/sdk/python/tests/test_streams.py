@@ -193,7 +193,7 @@ class Ends(unittest.TestCase):
                 leasehold.Token(wrong)
 
     def test_a_token_is_a_fence_in_a_database(self):
-        """As docs/SDK.md writes it."""
+        """As docs/FENCING.md writes it."""
         db = sqlite3.connect(":memory:")
         self.addCleanup(db.close)
         db.execute(

@@ -11,6 +11,7 @@ use leasehold_types::Token;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::fence::{self, StaleToken};
 use crate::owned::{Key, Kind, LeaseStatus, OwnedLease};
 use crate::route::{Endpoint, Next, Turns};
 use crate::session::Session;
@@ -56,6 +57,37 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
+    }
+
+    /// Refuses a write whose transaction runs `query`, if a later owner has written to the
+    /// database.
+    ///
+    /// `query` runs a statement with two parameters, `$1` and `$2`, in the transaction of the
+    /// write, before the write, and returns the text of the only column of its row, if it has one.
+    /// The table is [`FENCE_TABLE`](crate::FENCE_TABLE).
+    ///
+    /// # Errors
+    /// [`StaleToken`]: roll the transaction back. And the errors of `query`.
+    pub async fn fence<E, F>(
+        &self,
+        query: impl FnMut(&'static str, [String; 2]) -> F,
+    ) -> Result<(), E>
+    where
+        E: From<StaleToken>,
+        F: Future<Output = Result<Option<String>, E>>,
+    {
+        let name = self.key.to_string();
+        fence::advance(&name, self.token, query).await
+    }
+
+    /// Refuses a write to a store that has seen `newest`, the highest token of this stream or
+    /// binding that it keeps. Nobody else may write to the store between that look and the write:
+    /// it is locked, or the write is conditional.
+    ///
+    /// # Errors
+    /// [`StaleToken`], if `newest` is higher than this lease's token.
+    pub fn check_token(&self, newest: Token) -> Result<(), StaleToken> {
+        fence::check(&self.key.to_string(), self.token, newest)
     }
 
     /// Whether the lease permits writes at this moment, by the clock.

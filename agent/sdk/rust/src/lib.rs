@@ -24,6 +24,7 @@
 mod address;
 mod clock;
 mod error;
+mod fence;
 mod job;
 mod lease;
 mod link;
@@ -34,6 +35,7 @@ mod state;
 mod worker;
 
 pub use error::Error;
+pub use fence::{FENCE_TABLE, StaleToken};
 pub use job::Job;
 pub use lease::{Binding, Bindings, Lease, Owning, Stream, Streams};
 pub use leasehold_types::Token;

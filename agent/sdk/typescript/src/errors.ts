@@ -1,5 +1,7 @@
 /** The errors of this package. */
 
+import type { Token } from "./token.js";
+
 /** The base of all errors of this package. */
 export class LeaseholdError extends Error {
   override name = "LeaseholdError";
@@ -40,6 +42,29 @@ export class Closed extends LeaseholdError {
   /** @internal */
   constructor() {
     super("the worker was closed");
+  }
+}
+
+/** A store has seen a higher token than that of the write: what is leased has a later owner. */
+export class StaleToken extends LeaseholdError {
+  override name = "StaleToken";
+  /** What is leased: `SET/STREAM`, or `PIPELINE/NODE/INDEX`. */
+  readonly lease: string;
+  /** The token of the write. */
+  readonly token: Token;
+  /** The store's token; undefined if the store did not return it. */
+  readonly newer: Token | undefined;
+
+  /** @internal */
+  constructor(lease: string, token: Token, newer: Token | undefined) {
+    const shown = newer === undefined ? "a newer one" : `${newer}`;
+    super(
+      `token ${token} of ${lease} is stale: the store has ${shown} of a later owner; ` +
+        "write nothing more and release it",
+    );
+    this.lease = lease;
+    this.token = token;
+    this.newer = newer;
   }
 }
 

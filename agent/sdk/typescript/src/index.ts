@@ -15,7 +15,15 @@
  */
 
 export type { Binding } from "./bindings.js";
-export { Closed, Draining, LeaseholdError, Refused, Unreachable } from "./errors.js";
+export {
+  Closed,
+  Draining,
+  LeaseholdError,
+  Refused,
+  StaleToken,
+  Unreachable,
+} from "./errors.js";
+export { FENCE_TABLE, type FenceQuery, type ParameterMark } from "./fence.js";
 export type { Job, JobOptions } from "./jobs.js";
 export type { Log } from "./log.js";
 export type {

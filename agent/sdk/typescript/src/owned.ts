@@ -9,6 +9,7 @@
 import type { Changes } from "./changes.js";
 import { clock } from "./clock.js";
 import type { LeaseKind } from "./connection.js";
+import { advance, check, type FenceQuery, type ParameterMark } from "./fence.js";
 import type { Log } from "./log.js";
 import type { Lease, ListedLease } from "./messages.js";
 import { Token } from "./token.js";
@@ -93,6 +94,26 @@ export abstract class Owned<Listed extends ListedLease> {
     return !this.lost.aborted;
   }
 
+  /**
+   * Refuses a write in the transaction of `query`, if a later owner has written to the database.
+   * Call it in the transaction of the write, before the write. The table is `FENCE_TABLE`. `mark`
+   * is how the driver marks a parameter: `$` (the default) for `$1` and `$2`.
+   *
+   * Rejects with StaleToken: roll the transaction back. Or with what `query` throws.
+   */
+  fence(query: FenceQuery, { mark = "$" }: { mark?: ParameterMark } = {}): Promise<void> {
+    return advance(this.#name, this.token, query, mark);
+  }
+
+  /**
+   * Refuses a write to a store that has seen `newest`, the highest token of this stream or binding
+   * that it keeps. Nobody else may write to the store between that look and the write: it is
+   * locked, or the write is conditional. Throws StaleToken.
+   */
+  checkToken(newest: Token): void {
+    check(this.#name, this.token, newest);
+  }
+
   /** Milliseconds until `lost`, unless the lease is renewed; undefined where it does not end. */
   timeLeftMs(): number | undefined {
     if (this.lost.aborted) {
@@ -120,7 +141,12 @@ export abstract class Owned<Listed extends ListedLease> {
   }
 
   toString(): string {
-    return `${decodeURIComponent(this.key)} under ${this.token}`;
+    return `${this.#name} under ${this.token}`;
+  }
+
+  /** What is leased, for people and stores. */
+  get #name(): string {
+    return decodeURIComponent(this.key);
   }
 
   /** @internal Applies the newest lease, which was requested at `askedMs`. */
