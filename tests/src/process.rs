@@ -91,6 +91,20 @@ impl Process {
         rustix::process::kill_process(id, signal).expect("the process takes signals");
     }
 
+    /// Whether a signal has stopped all of its threads, which stop one by one.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id()));
+        threads.expect("the process has not ended").all(|thread| {
+            let stat =
+                thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
+    }
+
     /// How it has ended; none while it runs.
     ///
     /// # Panics

@@ -236,17 +236,9 @@ impl Fleet {
             sink
         });
         let locked: Vec<File> = locked.collect();
-        self.workers[worker].signal(Signal::STOP);
-        let threads = format!("/proc/{}/task", self.workers[worker].id());
-        eventually("all threads of the worker to be stopped", || {
-            let mut threads = std::fs::read_dir(&threads).expect("it has not ended");
-            let is_stopped = threads.all(|thread| {
-                let stat =
-                    thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
-                stat.is_ok_and(|stat| stat.contains(") T "))
-            });
-            is_stopped.then_some(())
-        });
+        let worker = &self.workers[worker];
+        worker.signal(Signal::STOP);
+        eventually("the worker to be stopped", || worker.is_stopped().then_some(()));
         drop(locked);
     }
 
