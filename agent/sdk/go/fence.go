@@ -9,8 +9,8 @@ import (
 
 // FenceTable is the table in which a database keeps the highest token of each stream and binding.
 // [Lease.Fence] reads and writes it. For PostgreSQL, and SQLite from 3.35.
-const FenceTable = `CREATE TABLE IF NOT EXISTS leasehold_fence ` +
-	`(stream TEXT PRIMARY KEY, token TEXT NOT NULL)`
+const FenceTable = `CREATE TABLE IF NOT EXISTS leasehold_fence
+	(stream TEXT PRIMARY KEY, token TEXT NOT NULL)`
 
 // The other SDKs have the same statements, so that their workers may share a store.
 const (
