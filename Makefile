@@ -225,7 +225,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, Prometheus, PostgreSQL, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

@@ -1,0 +1,221 @@
+//! Fencing at real stores. A worker is stopped between its look at the lease and its write, with
+//! its agent, until its stream has another owner. It then writes, and PostgreSQL, SQLite and a log
+//! refuse that.
+
+#[path = "fencing/postgresql.rs"]
+mod postgresql;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use leasehold_types::Token;
+use postgresql::Postgresql;
+use rustix::process::Signal;
+use serde::Deserialize;
+use tests::process::{Agent, Coordinator, Process, eventually};
+use tests::toolbox::{self, Missing};
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 2, maxJobsPerWorker: 1, lease: {ttl: 2s}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {name: cars}
+spec: {cluster: builds, streams: [{name: 'cars:new'}]}
+";
+
+/// What the workers write to.
+struct Store {
+    /// A Python that has the store's driver.
+    python: PathBuf,
+    /// As `worker.py` names it.
+    kind: &'static str,
+    /// Where it is: a connection string, or a file.
+    place: String,
+}
+
+/// What a worker has written.
+#[derive(Clone, Debug, Deserialize)]
+struct Record {
+    number: usize,
+    token: String,
+    worker: String,
+}
+
+impl Store {
+    /// One in a file, which needs nothing but Python; `None` without Python.
+    fn in_file(kind: &'static str, folder: &Path) -> Option<Self> {
+        if toolbox::on_path("python3").is_none() {
+            let what = format!("the test of fencing with the store {kind}");
+            toolbox::leave_out(&what, "no python3", Missing::Installable);
+            return None;
+        }
+        let place = folder.join("store").to_str().expect("UTF-8").to_owned();
+        Some(Self { python: PathBuf::from("python3"), kind, place })
+    }
+
+    /// `worker.py` with an order.
+    fn command(&self, order: &str) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg(toolbox::root().join("tests/tests/fencing/worker.py"));
+        command.args([order, self.kind, &self.place]);
+        command.env("PYTHONPATH", toolbox::root().join("agent/sdk/python"));
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// What an order prints.
+    fn answer(&self, order: &str) -> Vec<u8> {
+        let output = self.command(order).output().expect("Python starts");
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{order} {}: {why}", self.kind);
+        output.stdout
+    }
+
+    /// All records, in the order in which they were written.
+    fn records(&self) -> Vec<Record> {
+        serde_json::from_slice(&self.answer("records")).expect("records")
+    }
+
+    /// The newest record of a worker, once there is one.
+    fn eventually_written_by(&self, worker: &str) -> Record {
+        eventually(&format!("a record of {worker}"), || {
+            self.records().into_iter().rfind(|record| record.worker == worker)
+        })
+    }
+}
+
+/// A worker beside its agent.
+struct Pair {
+    worker: Process,
+    agent: Agent,
+}
+
+impl Pair {
+    fn start(coordinator: &Coordinator, store: &Store, name: &str) -> Self {
+        let agent = coordinator.agent("builds", name, &[]);
+        let mut command = store.command("run");
+        command.arg(name).arg(coordinator.folder());
+        command.env("LEASEHOLD_ADDR", format!("http://{}", agent.api));
+        let log = coordinator.folder().join(format!("{name}-worker.log"));
+        Self { worker: Process::start(&mut command, &log), agent }
+    }
+
+    /// Stops both: the worker after it has found its lease valid, and before its write.
+    fn stop(&self, coordinator: &Coordinator, name: &str) {
+        let order = coordinator.folder().join(format!("stop-{name}"));
+        std::fs::write(order, "").expect("the order to stop");
+        eventually("the worker to stop", || self.worker.is_stopped().then_some(()));
+        self.agent.process.signal(Signal::STOP);
+    }
+
+    fn go_on(&self) {
+        self.worker.signal(Signal::CONT);
+        self.agent.process.signal(Signal::CONT);
+    }
+
+    /// What the store answered to a write, as the worker printed it.
+    fn eventually_refused(&self) -> String {
+        eventually("the refusal", || {
+            let log = self.worker.log();
+            log.lines().find_map(|line| line.strip_prefix("refused: ").map(str::to_owned))
+        })
+    }
+}
+
+fn a_stale_write_is_refused(store: &Store) {
+    store.answer("create");
+    let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let first = Pair::start(&coordinator, store, "w-0");
+    store.eventually_written_by("w-0");
+    let second = Pair::start(&coordinator, store, "w-1");
+    first.stop(&coordinator, "w-0");
+    let before = store.records();
+    let own = &before.last().expect("the first worker's records").token;
+    let newer = store.eventually_written_by("w-1").token;
+    first.go_on();
+    let refused = first.eventually_refused();
+    println!("{}: {refused}", store.kind);
+    assert_eq!(
+        refused,
+        format!(
+            "token {own} of cars/cars:new is stale: the store has {newer} of a later owner; \
+             write nothing more and release it"
+        )
+    );
+    // The owner goes on.
+    let count = store.records().len();
+    eventually("more records of the owner", || (store.records().len() > count).then_some(()));
+    drop((first, second));
+    let records = store.records();
+    let (of_first, of_second) = records.split_at(before.len());
+    assert!(of_first.iter().all(|record| record.worker == "w-0"), "{of_first:?}");
+    assert!(of_second.iter().all(|record| record.worker == "w-1"), "{of_second:?}");
+    let numbers: Vec<usize> = records.iter().map(|record| record.number).collect();
+    assert_eq!(numbers, (1..=records.len()).collect::<Vec<_>>(), "none is lost or doubled");
+    let tokens = records.iter().map(|record| record.token.parse().expect("a token"));
+    let tokens: Vec<Token> = tokens.collect();
+    assert!(tokens.is_sorted(), "the tokens fall: {tokens:?}");
+    assert!(tokens.first() < tokens.last(), "each owner has a token of its own: {tokens:?}");
+}
+
+#[test]
+fn postgresql_refuses_the_write_of_a_former_owner() {
+    if let Some(server) = Postgresql::start("the test of fencing in PostgreSQL") {
+        let python = server.python().to_owned();
+        let store = Store { python, kind: "postgresql", place: server.connection() };
+        a_stale_write_is_refused(&store);
+    }
+}
+
+#[test]
+fn sqlite_refuses_the_write_of_a_former_owner() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(store) = Store::in_file("sqlite", folder.path()) {
+        a_stale_write_is_refused(&store);
+    }
+}
+
+#[test]
+fn a_log_refuses_the_write_of_a_former_owner() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(store) = Store::in_file("log", folder.path()) {
+        a_stale_write_is_refused(&store);
+    }
+}
+
+/// A text with one space between two words, so that layouts compare alike.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Workers in several languages may share a table. Here only Python's asks PostgreSQL.
+#[test]
+fn all_sdks_and_the_guide_have_the_same_statements() {
+    let [guide, sources @ ..] = [
+        "docs/FENCING.md",
+        "agent/sdk/python/leasehold/fence.py",
+        "agent/sdk/go/fence.go",
+        "agent/sdk/typescript/src/fence.ts",
+        "agent/sdk/rust/src/fence.rs",
+    ]
+    .map(|file| {
+        let text = std::fs::read_to_string(toolbox::root().join(file)).expect("a file with them");
+        (file, words(&text))
+    });
+    let (_, rest) = guide.1.split_once("```sql ").expect("a block of SQL in the guide");
+    let (block, _) = rest.split_once(" ```").expect("its end");
+    let statements: Vec<&str> = block.split(';').map(str::trim).collect();
+    let [table, advance, newer, ""] = statements[..] else {
+        panic!("three statements: {statements:?}");
+    };
+    assert!(advance.starts_with("INSERT") && newer.starts_with("SELECT"), "{statements:?}");
+    for (file, source) in sources {
+        for statement in [table, advance, newer] {
+            assert!(source.contains(statement), "{file} lacks: {statement}");
+        }
+    }
+}
