@@ -1,6 +1,7 @@
 //! Fencing at real stores. A worker is stopped between its look at the lease and its write, with
 //! its agent, until its stream has another owner. It then writes, and PostgreSQL, SQLite and a log
-//! refuse that.
+//! refuse that. Without the fence the same write lands: so neither the worker's clock nor its agent
+//! is what refuses it.
 
 #[path = "fencing/postgresql.rs"]
 mod postgresql;
@@ -26,6 +27,15 @@ kind: StreamSet
 metadata: {name: cars}
 spec: {cluster: builds, streams: [{name: 'cars:new'}]}
 ";
+
+/// The worker that is stopped.
+const FORMER: &str = "w-0";
+/// The worker that then owns the stream.
+const PRESENT: &str = "w-1";
+/// The order to `worker.py` to write with the fence.
+const FENCED: &str = "run";
+/// The order to write without it.
+const UNFENCED: &str = "run-unfenced";
 
 /// What the workers write to.
 struct Store {
@@ -95,9 +105,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(coordinator: &Coordinator, store: &Store, name: &str) -> Self {
+    fn start(coordinator: &Coordinator, store: &Store, name: &str, order: &str) -> Self {
         let agent = coordinator.agent("builds", name, &[]);
-        let mut command = store.command("run");
+        let mut command = store.command(order);
         command.arg(name).arg(coordinator.folder());
         command.env("LEASEHOLD_ADDR", format!("http://{}", agent.api));
         let log = coordinator.folder().join(format!("{name}-worker.log"));
@@ -126,40 +136,83 @@ impl Pair {
     }
 }
 
+/// Two workers of one stream. The first one is stopped before a write.
+struct Owners {
+    former: Pair,
+    present: Pair,
+    /// The former owner's token.
+    token: String,
+    // The last field: the agents dial it.
+    coordinator: Coordinator,
+}
+
+impl Owners {
+    /// Returns when the second worker has written. `order` is what both workers run.
+    fn start(store: &Store, order: &str) -> Self {
+        store.answer("create");
+        let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+        let former = Pair::start(&coordinator, store, FORMER, order);
+        store.eventually_written_by(FORMER);
+        let present = Pair::start(&coordinator, store, PRESENT, order);
+        former.stop(&coordinator, FORMER);
+        store.eventually_written_by(PRESENT);
+        let token = store.eventually_written_by(FORMER).token;
+        Self { former, present, token, coordinator }
+    }
+}
+
 fn a_stale_write_is_refused(store: &Store) {
-    store.answer("create");
-    let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    let first = Pair::start(&coordinator, store, "w-0");
-    store.eventually_written_by("w-0");
-    let second = Pair::start(&coordinator, store, "w-1");
-    first.stop(&coordinator, "w-0");
-    let before = store.records();
-    let own = &before.last().expect("the first worker's records").token;
-    let newer = store.eventually_written_by("w-1").token;
-    first.go_on();
-    let refused = first.eventually_refused();
+    let Owners { former, present, token, coordinator } = Owners::start(store, FENCED);
+    former.go_on();
+    let refused = former.eventually_refused();
     println!("{}: {refused}", store.kind);
-    assert_eq!(
-        refused,
-        format!(
-            "token {own} of cars/cars:new is stale: the store has {newer} of a later owner; \
-             write nothing more and release it"
-        )
-    );
     // The owner goes on.
     let count = store.records().len();
     eventually("more records of the owner", || (store.records().len() > count).then_some(()));
-    drop((first, second));
+    drop((former, present, coordinator));
     let records = store.records();
-    let (of_first, of_second) = records.split_at(before.len());
-    assert!(of_first.iter().all(|record| record.worker == "w-0"), "{of_first:?}");
-    assert!(of_second.iter().all(|record| record.worker == "w-1"), "{of_second:?}");
+    let of_former = records.iter().take_while(|record| record.worker == FORMER).count();
+    let (_, of_present) = records.split_at(of_former);
+    assert!(of_present.iter().all(|record| record.worker == PRESENT), "{records:?}");
+    let expected = |newer: &str| {
+        format!(
+            "token {token} of cars/cars:new is stale: the store has {newer} of a later owner; \
+             write nothing more and release it"
+        )
+    };
+    let is_expected = of_present.iter().any(|record| refused == expected(&record.token));
+    assert!(is_expected, "{refused:?} is not about {token} and a token of {of_present:?}");
     let numbers: Vec<usize> = records.iter().map(|record| record.number).collect();
     assert_eq!(numbers, (1..=records.len()).collect::<Vec<_>>(), "none is lost or doubled");
-    let tokens = records.iter().map(|record| record.token.parse().expect("a token"));
-    let tokens: Vec<Token> = tokens.collect();
+    let tokens = tokens(&records);
     assert!(tokens.is_sorted(), "the tokens fall: {tokens:?}");
     assert!(tokens.first() < tokens.last(), "each owner has a token of its own: {tokens:?}");
+}
+
+/// What the fence prevents: the store then has a lower token after a higher one.
+fn a_stale_write_lands_without_the_fence(store: &Store) {
+    let Owners { former, present, token, coordinator } = Owners::start(store, UNFENCED);
+    former.go_on();
+    let late = eventually("the late write", || {
+        let records = store.records().into_iter();
+        let mut rest = records.skip_while(|record| record.worker == FORMER);
+        rest.find(|record| record.worker == FORMER)
+    });
+    assert_eq!(late.token, token);
+    drop((former, present, coordinator));
+    let tokens = tokens(&store.records());
+    assert!(!tokens.is_sorted(), "{tokens:?}");
+}
+
+fn tokens(records: &[Record]) -> Vec<Token> {
+    records.iter().map(|record| record.token.parse().expect("a token")).collect()
+}
+
+fn with_file(kind: &'static str, check: fn(&Store)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(store) = Store::in_file(kind, folder.path()) {
+        check(&store);
+    }
 }
 
 #[test]
@@ -173,18 +226,22 @@ fn postgresql_refuses_the_write_of_a_former_owner() {
 
 #[test]
 fn sqlite_refuses_the_write_of_a_former_owner() {
-    let folder = tempfile::tempdir().expect("a folder");
-    if let Some(store) = Store::in_file("sqlite", folder.path()) {
-        a_stale_write_is_refused(&store);
-    }
+    with_file("sqlite", a_stale_write_is_refused);
 }
 
 #[test]
 fn a_log_refuses_the_write_of_a_former_owner() {
-    let folder = tempfile::tempdir().expect("a folder");
-    if let Some(store) = Store::in_file("log", folder.path()) {
-        a_stale_write_is_refused(&store);
-    }
+    with_file("log", a_stale_write_is_refused);
+}
+
+#[test]
+fn sqlite_without_the_fence_takes_the_write_of_a_former_owner() {
+    with_file("sqlite", a_stale_write_lands_without_the_fence);
+}
+
+#[test]
+fn a_log_without_the_fence_takes_the_write_of_a_former_owner() {
+    with_file("log", a_stale_write_lands_without_the_fence);
 }
 
 /// A text with one space between two words, so that layouts compare alike.

@@ -3,10 +3,12 @@
     worker.py create STORE PLACE
     worker.py records STORE PLACE
     worker.py run STORE PLACE NAME FOLDER
+    worker.py run-unfenced STORE PLACE NAME FOLDER
 
 STORE is `postgresql`, `sqlite` or `log`, and PLACE where it is: a connection string or a file.
 `records` prints a JSON array of what was written. The worker stops itself once, as a signal would
 stop it, where FOLDER/stop-NAME exists: after it has found its lease valid, before its write.
+`run-unfenced` writes without a look at tokens: it shows what the fence prevents.
 
 Example, with an agent:
 
@@ -56,10 +58,11 @@ class Database:
             names = ("number", "token", "worker")
             return [dict(zip(names, row)) for row in cursor.fetchall()]
 
-    def append(self, stream, worker):
+    def append(self, stream, worker, fenced):
         """Adds the next record."""
         with self.connection, closing(self.connection.cursor()) as cursor:
-            stream.fence(cursor, self.mark)
+            if fenced:
+                stream.fence(cursor, self.mark)
             row = (stream.name, str(stream.token), worker, stream.name)
             cursor.execute(NEXT_RECORD.replace("$1", self.mark), row)
 
@@ -80,13 +83,13 @@ class Log:
             fcntl.flock(file, fcntl.LOCK_SH)
             return [json.loads(line) for line in file]
 
-    def append(self, stream, worker):
+    def append(self, stream, worker, fenced):
         """Adds the next record."""
         with open(self.path, "r+", encoding="utf-8") as file:
             # Closing the file unlocks it.
             fcntl.flock(file, fcntl.LOCK_EX)
             lines = file.readlines()
-            if lines:
+            if fenced and lines:
                 stream.check_token(json.loads(lines[-1])["token"])
             record = {"number": len(lines) + 1, "token": stream.token, "worker": worker}
             file.write(json.dumps(record) + "\n")
@@ -104,7 +107,7 @@ def open_store(store, place):
     return Log(place)
 
 
-def consume(stream, kind, place, name, folder):
+def consume(stream, fenced, kind, place, name, folder):
     """Writes for as long as the stream is this worker's."""
     store, stop = open_store(kind, place), Path(folder, f"stop-{name}")
     while not stream.stopping.wait(STEP_S):
@@ -115,7 +118,7 @@ def consume(stream, kind, place, name, folder):
             # This thread stops here, and with it the whole process.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         try:
-            store.append(stream, name)
+            store.append(stream, name, fenced)
         except leasehold.StaleToken as stale:
             print(f"refused: {stale}", flush=True)
             break
@@ -129,7 +132,8 @@ def main():
         json.dump(open_store(kind, place).records(), sys.stdout)
     else:
         with leasehold.Worker(beat_within=BEAT_WITHIN_S) as worker:
-            worker.run_streams(lambda stream: consume(stream, kind, place, *rest))
+            fenced = order != "run-unfenced"
+            worker.run_streams(lambda stream: consume(stream, fenced, kind, place, *rest))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ print(*(text for row in rows for text in row))";
             token: token("8.9"),
             newer: Some(token("8.10")),
         };
-        assert_eq!(refused.downcast_ref(), Some(&stale));
+        assert_eq!(refused.downcast_ref::<StaleToken>(), Some(&stale));
         assert_eq!(
             refused.to_string(),
             "token 8.9 of cars/new is stale: the store has 8.10 of a later owner; \
