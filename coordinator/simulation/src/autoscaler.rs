@@ -1,10 +1,11 @@
 //! A HorizontalPodAutoscaler, by the algorithm of Kubernetes, with its defaults. Its metric is
 //! external and has an average value: the jobs of the cluster that wait or run, for each pod.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use leasehold_types::Moment;
+
+use crate::stabilization::StabilizationWindow;
 
 /// How often it looks at the metric (`--horizontal-pod-autoscaler-sync-period`).
 pub(crate) const SYNC_PERIOD: Duration = Duration::from_secs(15);
@@ -25,13 +26,13 @@ pub(crate) struct Autoscaler {
     target: f64,
     replicas_min: u32,
     replicas_max: u32,
-    /// What it has wanted lately.
-    recommendations: VecDeque<(Moment, u32)>,
+    window: StabilizationWindow,
 }
 
 impl Autoscaler {
     pub(crate) fn new(target: f64, replicas_min: u32, replicas_max: u32) -> Self {
-        Self { target, replicas_min, replicas_max, recommendations: VecDeque::new() }
+        let window = StabilizationWindow::new(STABILIZATION);
+        Self { target, replicas_min, replicas_max, window }
     }
 
     pub(crate) fn set_replicas_max(&mut self, replicas_max: u32) {
@@ -47,19 +48,11 @@ impl Autoscaler {
             // Within u32: jobs are at most some millions, and the target is 0.01 at least.
             (jobs / self.target).ceil() as u32
         };
-        if self.recommendations.is_empty() {
-            // As in Kubernetes, the first recommendation is the replicas that are there.
-            self.recommendations.push_back((now, replicas));
-        }
-        self.recommendations.push_back((now, wanted));
-        while self.recommendations.front().is_some_and(|(at, _)| *at + STABILIZATION <= now) {
-            self.recommendations.pop_front();
-        }
-        let highest = self.recommendations.iter().map(|(_, wanted)| *wanted).max();
+        let highest = self.window.highest(wanted, replicas, now);
         let stable = if wanted > replicas {
             wanted.min((replicas + PODS_MORE).max(replicas * TIMES_AS_MANY))
         } else {
-            highest.unwrap_or(wanted).min(replicas)
+            highest.min(replicas)
         };
         // After a budget is lowered, the most may be below the least: the most counts.
         stable.max(self.replicas_min).min(self.replicas_max)

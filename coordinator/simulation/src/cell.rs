@@ -17,10 +17,12 @@ use leasehold_agent_core::RequestError;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::view::ClassView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{
-    Epoch, JobId, LinkNumber, Moment, StartId, StreamKey, TimeBounds, Token, WorkerKey,
+    ClusterName, Epoch, JobId, LinkNumber, Load, Moment, StartId, StreamKey, TimeBounds, Token,
+    WorkerKey,
 };
 
 use self::agent::{Agent, WorkerPhase};
@@ -55,7 +57,8 @@ pub enum IdleTime {
     Skipped,
 }
 
-/// What has happened in a cell that its surroundings act on.
+/// What has happened in a cell that its surroundings act on. A share of a pipeline is leased as a
+/// stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
     /// The number of jobs that this worker may begin may have changed.
@@ -77,6 +80,8 @@ pub enum Happening {
         worker: WorkerNumber,
         /// The stream.
         stream: StreamKey,
+        /// Its load, if it is a share.
+        load: Option<Load>,
     },
     /// A worker has a stream no longer: it has released the stream, or its lease has ended. The
     /// coordinator may not know it yet.
@@ -205,7 +210,9 @@ impl Cell {
         self.begin(now);
         self.be_exact_for_streams();
         let number = self.agents.len();
-        let agent = Agent::new(key.clone(), number, generation, self.cores_now());
+        let cluster = self.desired.clusters.get(&key.cluster);
+        let is_of_class = cluster.is_some_and(|cluster| cluster.class.is_some());
+        let agent = Agent::new(key.clone(), number, generation, is_of_class, self.cores_now());
         self.agents.push(agent);
         self.numbers.insert(key, number);
         let start = StartId::new("start").expect("a start's id");
@@ -264,7 +271,8 @@ impl Cell {
         Ok(())
     }
 
-    /// A worker releases a stream that was revoked under this token, unless it may keep it now.
+    /// A worker releases a stream or share that was revoked under this token, unless it may keep it
+    /// now.
     ///
     /// # Errors
     /// As for [`Self::new`].
@@ -277,8 +285,13 @@ impl Cell {
     ) -> Result<()> {
         self.begin(now);
         let lease = self.agents[worker].holder.peek(self.cores_now());
-        let mut held = lease.streams.iter();
-        if held.any(|held| held.stream == *stream && held.token == token && held.revoked.is_some())
+        let is_asked = |of: &StreamKey, held: Token, revoked: Option<Moment>| {
+            of == stream && held == token && revoked.is_some()
+        };
+        let mut streams = lease.streams.iter();
+        let mut shares = lease.bindings.iter();
+        if streams.any(|held| is_asked(&held.stream, held.token, held.revoked))
+            || shares.any(|held| is_asked(&held.key.stream(), held.token, held.revoked))
         {
             // It may have expired at this moment.
             let _ = self.drive(worker, |holder, now| holder.release_stream(stream, token, now))?;
@@ -308,6 +321,19 @@ impl Cell {
     #[must_use]
     pub fn desired(&self) -> &Desired {
         &self.desired
+    }
+
+    /// What a coordinator says of a class; none if no class has this name.
+    pub(crate) fn class(&self, name: &ClusterName) -> Option<ClassView> {
+        let mut classes = self.core.classes(self.cores_now()).into_iter();
+        classes.find(|class| class.name == *name)
+    }
+
+    /// The workers of a class that can be removed now, one after the other.
+    pub(crate) fn removable(&self, class: &ClusterName) -> Vec<WorkerNumber> {
+        let names = self.core.removable(class, self.cores_now()).into_iter();
+        let keys = names.map(|worker| WorkerKey { cluster: class.clone(), worker });
+        keys.filter_map(|key| self.numbers.get(&key).copied()).collect()
     }
 
     /// Other manifests are in force.
@@ -372,8 +398,9 @@ impl Cell {
         self.clock.shown_at(self.now)
     }
 
+    /// Whether there are streams, or shares of pipelines, which move like them.
     fn has_streams(&self) -> bool {
-        !self.desired.sets.is_empty()
+        !self.desired.sets.is_empty() || !self.desired.pipelines.is_empty()
     }
 
     /// Has the clock run exactly while the times of leases decide something, and for this long
@@ -383,6 +410,8 @@ impl Cell {
         let leases = self.desired.clusters.values().map(|cluster| bounds.outlast(cluster.ttl));
         let sets = self.desired.sets.values();
         let moves = sets.map(|set| set.moves.settle + set.moves.cooldown + set.handover_deadline);
+        let classes = self.desired.clusters.values().filter_map(|cluster| cluster.class.as_ref());
+        let moves = moves.chain(classes.map(|class| class.handover_deadline));
         let [leases, moves] = [leases.max(), moves.max()].map(Option::unwrap_or_default);
         let until = self.now + before + leases * 2 + moves + EXACT_MARGIN;
         self.exact_until = self.exact_until.max(until);

@@ -62,6 +62,11 @@ impl Deployment {
         self.replicas = replicas;
     }
 
+    /// Whether a rollout has pods left to replace.
+    pub(crate) fn is_rolling(&self) -> bool {
+        self.counts.new != self.pods.len() as u32
+    }
+
     /// The number of rollouts that have begun; new pods are of this generation.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -119,7 +124,7 @@ impl Deployment {
         // Counted with each change: to count all pods at each step would take quadratic time.
         let PodCounts { ready, new, new_starting } = self.counts;
         let total = self.pods.len() as u32;
-        let Some(limits) = self.limits.filter(|_| new != total) else {
+        let Some(limits) = self.limits.filter(|_| self.is_rolling()) else {
             let deletes = self.lowest(|_| true, total.saturating_sub(self.replicas), rank);
             return DeploymentStep { creates: self.replicas.saturating_sub(total), deletes };
         };

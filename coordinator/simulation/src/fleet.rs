@@ -3,6 +3,9 @@
 //!
 //! **Invariant**: a job runs on one pod at most, and only if that pod's slots allow it.
 
+mod classes;
+#[cfg(test)]
+mod classes_tests;
 mod events;
 mod pods;
 
@@ -12,19 +15,22 @@ use std::ops::Bound;
 use anyhow::Result;
 use leasehold_types::Moment;
 
+use self::classes::ClassState;
 use crate::autoscaler::{Autoscaler, SYNC_PERIOD};
+use crate::class_record::ClassFigures;
 use crate::deployment::{Deployment, PodNumber};
 use crate::jobs::{Job, JobQueue, JobSource, WaitingJob};
 use crate::load::{AutoscalerLoad, ClusterLoad, Load};
 use crate::phases::{PhaseFigures, PhaseStarts};
 use crate::record::{Course, JobFigures, Recorded, Recorder, StreamFigures};
 use crate::schedule::Schedule;
+use crate::served_shares::PipelineFigures;
 use crate::slots::{SlotChange, Slots};
 
 /// What decides how many pods a cluster has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scaling {
-    /// The load, and the budget of the manifest.
+    /// The load, and the budget of the manifest; of a class what its pipelines need.
     Workers,
     /// As many pods as fixed pools fit into the budget.
     FixedPools,
@@ -48,11 +54,21 @@ pub(super) struct Fleet<'a, S> {
     delayed: Vec<Step>,
 }
 
+/// What became of a fleet.
+#[derive(Debug)]
+pub(super) struct FleetRun {
+    /// In the order of the load.
+    pub(super) clusters: Vec<ClusterRun>,
+    /// By name; none where nobody serves them.
+    pub(super) pipelines: Vec<PipelineFigures>,
+}
+
 /// What became of one cluster.
 #[derive(Debug)]
 pub(super) struct ClusterRun {
     pub(super) jobs: JobFigures,
     pub(super) streams: Option<StreamFigures>,
+    pub(super) class: Option<ClassFigures>,
     pub(super) course: Course,
     pub(super) phases: Vec<PhaseFigures>,
 }
@@ -77,6 +93,12 @@ enum Step {
     ApiServerBack,
     /// The autoscaler of this cluster looks at its metric.
     Scale(usize),
+    /// The scaling of this class looks at it.
+    ScaleClass(usize),
+    /// Documents come at other rates: the change of this number in the load.
+    ChangeRates(usize),
+    /// The manifests of pipelines follow that change.
+    EditPipelines(usize),
 }
 
 struct ClusterState<'a> {
@@ -88,6 +110,7 @@ struct ClusterState<'a> {
     free: FreePods,
     deployment: Deployment,
     autoscaler: Option<Autoscaler>,
+    class: Option<ClassState>,
     startup: fastrand::Rng,
     recorder: Recorder,
     /// The number of workers that an event has set.
@@ -98,6 +121,7 @@ struct Pod {
     cluster: usize,
     generation: u64,
     phase: PodPhase,
+    lost_at: Option<Moment>,
     jobs: BTreeMap<u64, RunningJob>,
 }
 
@@ -151,6 +175,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
                 free: FreePods::default(),
                 deployment: Deployment::new(0),
                 autoscaler: None,
+                class: None,
                 startup: fastrand::Rng::with_seed(startup),
                 recorder: Recorder::new(cluster.spec.jobs_max, start, end, phases.clone()),
                 workers: None,
@@ -172,17 +197,20 @@ impl<'a, S: Slots> Fleet<'a, S> {
         for (index, event) in load.events.iter().enumerate() {
             fleet.schedule.add(start + event.at, Step::Event(index));
         }
+        for (index, change) in load.rate_changes.iter().enumerate() {
+            fleet.schedule.add(start + change.at, Step::ChangeRates(index));
+        }
         for cluster in 0..fleet.clusters.len() {
             fleet.begin_cluster(cluster)?;
         }
         Ok(fleet)
     }
 
-    /// Simulates to the end. Returns what became of each cluster.
+    /// Simulates to the end. Returns what became of the fleet.
     ///
     /// # Errors
     /// If the source of slots fails.
-    pub(super) fn run(mut self) -> Result<Vec<ClusterRun>> {
+    pub(super) fn run(mut self) -> Result<FleetRun> {
         let end = self.start + self.load.length;
         while let Some(next) = self.next_at().filter(|next| *next < end) {
             self.now = next;
@@ -198,9 +226,10 @@ impl<'a, S: Slots> Fleet<'a, S> {
         let runs = clusters.into_iter().enumerate().map(|(index, cluster)| {
             let Recorded { jobs, course, phases } = cluster.recorder.finish();
             let phases = starts.figures(load, &phases, slots.moves(index));
-            ClusterRun { jobs, streams: slots.streams(index, end), course, phases }
+            let class = cluster.class.map(|class| class.finish(&slots, index, end));
+            ClusterRun { jobs, streams: slots.streams(index, end), class, course, phases }
         });
-        Ok(runs.collect())
+        Ok(FleetRun { clusters: runs.collect(), pipelines: slots.pipelines(end) })
     }
 
     fn next_at(&self) -> Option<Moment> {
@@ -222,6 +251,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
                 self.schedule.add(self.now + SYNC_PERIOD, Step::Scale(cluster));
             }
         }
+        self.begin_class(cluster);
         for _ in 0..self.clusters[cluster].deployment.replicas() {
             let pod = self.create_pod(cluster);
             self.pod_is_ready(pod)?;
@@ -247,6 +277,9 @@ impl<'a, S: Slots> Fleet<'a, S> {
             Step::Event(index) => self.take_event(index),
             Step::ApiServerBack => self.end_outage(),
             Step::Scale(cluster) => self.autoscale(cluster),
+            Step::ScaleClass(cluster) => self.take_look(cluster),
+            Step::ChangeRates(index) => self.change_rates(index),
+            Step::EditPipelines(index) => self.edit_pipelines(index),
         }
     }
 

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use leasehold_coordinator_core::view::ClassView;
 use leasehold_types::limits::GRACE_BEYOND_DRAIN;
 use leasehold_types::{Moment, StreamKey, Token, WorkerKey, WorkerName};
 
 use crate::cell::{Cell, Happening, IdleTime, WorkerNumber};
 use crate::deployment::PodNumber;
-use crate::load::Load;
+use crate::load::{Load, RateChange};
 use crate::phases::{PhaseMoves, PhaseStarts};
 use crate::record::StreamFigures;
 use crate::schedule::Schedule;
+use crate::served_shares::{PipelineFigures, ServedShares, ShareFigures};
 use crate::slots::{SlotChange, Slots, StopCause};
 
 /// The leases of a fleet.
@@ -32,12 +34,13 @@ pub(crate) struct Leases<'a> {
     start: Moment,
     now: Moment,
     streams: BTreeMap<StreamKey, StreamState>,
+    shares: ServedShares,
     phases: PhaseStarts,
     /// By cluster and phase.
     moves: Vec<Vec<PhaseMoves>>,
 }
 
-/// A stream that has had an owner.
+/// A stream or share that has had an owner.
 #[derive(Clone, Debug, Default)]
 struct StreamState {
     /// The last owner, whose lease may have ended.
@@ -71,6 +74,7 @@ impl<'a> Leases<'a> {
             start,
             now: start,
             streams: BTreeMap::new(),
+            shares: ServedShares::new(&load.desired, &load.clusters, start),
             moves: vec![vec![PhaseMoves::default(); phases.count()]; load.clusters.len()],
             phases,
         })
@@ -91,14 +95,10 @@ impl<'a> Leases<'a> {
                     let release = self.load.clusters[cluster].stream_release;
                     self.releases.add(self.now + release, (worker, stream, token));
                 }
-                Happening::Granted { worker, stream } => {
-                    let (start, now) = (self.start, self.now);
-                    let first = || StreamState::new(start);
-                    let state = self.streams.entry(stream).or_insert_with(first);
-                    if state.granted(worker, now) {
-                        let (_, cluster) = self.pods[worker];
-                        let moves = &mut self.moves[cluster][self.phases.place(now)];
-                        *moves = PhaseMoves { count: moves.count + 1, last: Some(now) };
+                Happening::Granted { worker, stream, load } => {
+                    let moves = self.take_grant(worker, &stream);
+                    if let Some(load) = load {
+                        self.shares.granted(worker, &stream, load, moves, self.now);
                     }
                 }
                 Happening::Freed { worker, stream } => {
@@ -106,15 +106,30 @@ impl<'a> Leases<'a> {
                     if let Some(state) = self.streams.get_mut(&stream) {
                         state.ended(worker, now);
                     }
+                    self.shares.freed(worker, &stream, now);
                 }
             }
         }
     }
 
-    /// Nothing of a worker runs any more: nobody works on the streams that it has.
+    /// A worker has a stream or share from now on. Returns whether it moves.
+    fn take_grant(&mut self, worker: WorkerNumber, stream: &StreamKey) -> bool {
+        let (start, now) = (self.start, self.now);
+        let first = || StreamState::new(start);
+        let moves = self.streams.entry(stream.clone()).or_insert_with(first).granted(worker, now);
+        if moves {
+            let (_, cluster) = self.pods[worker];
+            let moves = &mut self.moves[cluster][self.phases.place(now)];
+            *moves = PhaseMoves { count: moves.count + 1, last: Some(now) };
+        }
+        moves
+    }
+
+    /// Nothing of a worker runs any more: nobody works on the streams and shares that it has.
     fn end_streams_of(&mut self, worker: WorkerNumber) {
         let now = self.now;
         self.streams.values_mut().for_each(|stream| stream.ended(worker, now));
+        self.shares.end_worker(worker, now);
     }
 }
 
@@ -188,8 +203,10 @@ impl Slots for Leases<'_> {
         self.now = now;
         let worker = WorkerName::new(&format!("worker-{pod}")).expect("a worker's name");
         let key = WorkerKey { cluster: self.load.clusters[cluster].name.clone(), worker };
-        self.workers.insert(pod, self.pods.len());
+        let number = self.pods.len();
+        self.workers.insert(pod, number);
         self.pods.push((pod, cluster));
+        self.shares.add_worker(number, cluster, now);
         self.cell.start_worker(key, generation, now)?;
         self.take_happenings();
         Ok(())
@@ -293,5 +310,41 @@ impl Slots for Leases<'_> {
 
     fn moves(&self, cluster: usize) -> &[PhaseMoves] {
         &self.moves[cluster]
+    }
+
+    fn change_rates(&mut self, change: &RateChange, now: Moment) {
+        for (pipeline, rate) in &change.rates {
+            self.shares.set_rate(pipeline, *rate, now);
+        }
+    }
+
+    fn edit_pipelines(&mut self, change: &RateChange, now: Moment) -> Result<()> {
+        self.now = now;
+        let mut desired = self.cell.desired().clone();
+        for (name, rate) in &change.rates {
+            if let Some(pipeline) = desired.pipelines.get_mut(name) {
+                Arc::make_mut(pipeline).load = *rate;
+            }
+        }
+        self.cell.set_desired(desired, now)?;
+        self.take_happenings();
+        Ok(())
+    }
+
+    fn class(&self, cluster: usize) -> Option<ClassView> {
+        self.cell.class(&self.load.clusters[cluster].name)
+    }
+
+    fn removable(&self, cluster: usize) -> Vec<PodNumber> {
+        let workers = self.cell.removable(&self.load.clusters[cluster].name).into_iter();
+        workers.map(|worker| self.pods[worker].0).collect()
+    }
+
+    fn shares(&self, cluster: usize, end: Moment) -> Option<ShareFigures> {
+        self.shares.of_class(cluster, end)
+    }
+
+    fn pipelines(&self, end: Moment) -> Vec<PipelineFigures> {
+        self.shares.of_pipelines(end)
     }
 }

@@ -8,6 +8,8 @@
 //! * `load`: the file, its rules, and what is drawn from it.
 //! * `fleet`: pods, jobs and events. The pods' slots come from `slots`: either the `leases` of a
 //!   cell, or `fixed_pools`.
+//! * `served_shares`: which workers serve which nodes of pipelines, and `class_scaler`: how many
+//!   workers a class has.
 //! * `record`: sums over time and over `phases`, which become the figures of an `outcome`.
 //! * `page`: an outcome as one HTML file, with its `plots`. What these have in common with the
 //!   plots of the report of `make bench` is in [`chart`].
@@ -18,6 +20,8 @@
 mod autoscaler;
 mod cell;
 pub mod chart;
+mod class_record;
+mod class_scaler;
 mod deployment;
 mod fixed_pools;
 mod fleet;
@@ -30,7 +34,9 @@ mod phases;
 mod plots;
 mod record;
 mod schedule;
+mod served_shares;
 mod slots;
+mod stabilization;
 #[cfg(test)]
 mod tests;
 
@@ -40,16 +46,18 @@ use anyhow::{Context, Result};
 use leasehold_types::Moment;
 
 pub use self::cell::{Cell, Happening, IdleTime};
+pub use self::class_record::{CLASS_FIGURES, ClassFigures};
 use self::fixed_pools::FixedPools;
-use self::fleet::{ClusterRun, Fleet, Scaling};
+use self::fleet::{ClusterRun, Fleet, FleetRun, Scaling};
 use self::leases::Leases;
 use self::load::{ClusterLoad, DeploymentLoad};
 pub use self::load::{Distribution, Load, LoadFile};
-pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, Side, SideOutcome};
+pub use self::outcome::{ClusterOutcome, FIGURES, Outcome, PIPELINE_FIGURES, Side, SideOutcome};
 pub use self::page::page;
 pub use self::phases::PhaseFigures;
 pub use self::record::{Course, JobFigures, StreamFigures};
 pub use self::schedule::Schedule;
+pub use self::served_shares::PipelineFigures;
 
 /// The moment at which the time of a simulation begins.
 const START: Moment = Moment(1_000_000_000);
@@ -60,25 +68,28 @@ const START: Moment = Moment(1_000_000_000);
 /// If the cores do what they do only where a rule of the protocol is broken: a defect.
 pub fn simulate(load: &Load, seed: u64) -> Result<Outcome> {
     let mut clusters: Vec<ClusterOutcome> = load.clusters.iter().map(without_sides).collect();
+    let mut pipelines = Vec::new();
     for side in Side::ALL {
         let runs = run(load, side, IdleTime::Skipped, seed);
         let runs = runs.with_context(|| format!("cannot simulate {side} with seed {seed}"))?;
-        for ((cluster, run), of_load) in clusters.iter_mut().zip(runs).zip(&load.clusters) {
+        for ((cluster, run), of_load) in clusters.iter_mut().zip(runs.clusters).zip(&load.clusters)
+        {
             if side == Side::Leasehold || of_load.jobs.is_some() {
-                let ClusterRun { jobs, streams, course, phases } = run;
-                cluster.sides.push(SideOutcome { side, jobs, streams, course, phases });
+                let ClusterRun { jobs, streams, class, course, phases } = run;
+                cluster.sides.push(SideOutcome { side, jobs, streams, class, course, phases });
             }
         }
+        pipelines.extend(runs.pipelines);
     }
-    Ok(Outcome { seed, simulated_seconds: load.length.as_secs_f64(), clusters })
+    Ok(Outcome { seed, simulated_seconds: load.length.as_secs_f64(), clusters, pipelines })
 }
 
 fn without_sides(load: &ClusterLoad) -> ClusterOutcome {
     ClusterOutcome { cluster: load.name.to_string(), sides: Vec::new() }
 }
 
-/// Simulates a load on one side. Returns what became of each cluster.
-fn run(load: &Load, side: Side, idle_time: IdleTime, seed: u64) -> Result<Vec<ClusterRun>> {
+/// Simulates a load on one side.
+fn run(load: &Load, side: Side, idle_time: IdleTime, seed: u64) -> Result<FleetRun> {
     match side {
         Side::Leasehold => {
             let leases = Leases::new(load, idle_time, seed, START)?;
@@ -89,7 +100,7 @@ fn run(load: &Load, side: Side, idle_time: IdleTime, seed: u64) -> Result<Vec<Cl
     }
 }
 
-fn with_fixed_pools(load: &Load, scaling: Scaling, seed: u64) -> Result<Vec<ClusterRun>> {
+fn with_fixed_pools(load: &Load, scaling: Scaling, seed: u64) -> Result<FleetRun> {
     // Pods without jobs have slots that nobody asks for.
     let idle = DeploymentLoad { pool: 1, grace_period: Duration::ZERO };
     let jobs = load.clusters.iter().map(|cluster| cluster.jobs.as_ref());

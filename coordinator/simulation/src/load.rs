@@ -1,5 +1,6 @@
-//! A load: which jobs arrive at which clusters, how long they run, how workers start, and what
-//! happens to the fleet. People write it as a YAML file beside their manifests.
+//! A load: which jobs arrive at which clusters, how long they run, how many documents come to which
+//! pipelines, how workers start, and what happens to the fleet. People write it as a YAML file
+//! beside their manifests.
 //!
 //! **Invariant**: a [`Load`] is valid: no later code checks its values.
 
@@ -7,9 +8,10 @@ mod arrivals;
 mod check;
 #[cfg(test)]
 mod check_tests;
-mod cluster_names;
+mod day_steps;
 mod day_time;
 mod distribution;
+mod full_names;
 mod samples;
 mod spec;
 mod worker_limit;
@@ -18,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired, workers_for};
+use leasehold_coordinator_core::desired::{Class, Cluster, Desired, workers_for};
 use leasehold_manifest::{CountOrPercent, Problem, YamlFile};
-use leasehold_types::ClusterName;
+use leasehold_types::{ClusterName, Load as DocumentLoad, PipelineName};
 
 pub(crate) use self::arrivals::Arrivals;
 pub use self::distribution::Distribution;
@@ -35,29 +37,43 @@ pub struct LoadFile(YamlFile<LoadSpec>);
 pub struct Load {
     /// How long it is simulated.
     pub(crate) length: Duration,
-    /// The manifests in force at the start: the clusters that have a load, and their stream sets.
+    /// The manifests in force at the start: the clusters and classes that have a load, their stream
+    /// sets, and the pipelines of these classes with the rates of the start.
     pub(crate) desired: Desired,
-    /// The clusters, in the order of the file.
+    /// The clusters and classes, in the order of the file.
     pub(crate) clusters: Vec<ClusterLoad>,
+    /// When the rates of pipelines change after the start, in the order of time.
+    pub(crate) rate_changes: Vec<RateChange>,
     /// What happens, in the order of time.
     pub(crate) events: Vec<TimedEvent>,
 }
 
-/// The load of one cluster.
+/// Documents come to some pipelines at other rates from a time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RateChange {
+    /// After the start.
+    pub(crate) at: Duration,
+    pub(crate) rates: BTreeMap<PipelineName, DocumentLoad>,
+}
+
+/// The load of one cluster or class.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterLoad {
     pub(crate) name: ClusterName,
     pub(crate) spec: Arc<Cluster>,
-    /// The number of workers, if the file names one; otherwise it follows the budget.
+    /// The number of workers, if the file names one; otherwise it follows the budget, or the load
+    /// of the class.
     pub(crate) workers: Option<u32>,
     /// How long a worker takes from its pod's creation until it takes jobs.
     pub(crate) startup: Distribution,
-    /// None if its workers only own streams.
+    /// None if its workers only own streams or serve pipelines.
     pub(crate) jobs: Option<JobLoad>,
-    /// How long a worker takes to release a stream.
+    /// How long a worker takes to release a stream or a share of a pipeline.
     pub(crate) stream_release: Duration,
     /// How long a worker has to be ready before a rollout deletes another one for it.
     pub(crate) min_ready: Duration,
+    /// How long fewer workers of a class must have been enough before one is removed.
+    pub(crate) stabilization: Duration,
 }
 
 /// The jobs of a cluster, and what else than Leasehold would run them.
@@ -154,10 +170,18 @@ impl LoadFile {
 }
 
 impl ClusterLoad {
+    /// What it has as a class; none for a cluster with a budget.
+    pub(crate) fn class(&self) -> Option<&Class> {
+        self.spec.class.as_ref()
+    }
+
     /// The number of workers under a budget: that of the file, or as many as a workload gets that
-    /// is made from the manifest.
+    /// is made from the manifest. Of a class that is scaled by its load it is the least.
     pub(crate) fn workers_for(&self, budget: u32) -> u32 {
-        self.workers.unwrap_or_else(|| workers_for(budget, self.spec.jobs_per_worker_max))
+        self.workers.unwrap_or_else(|| match self.class() {
+            Some(class) => class.workers_min,
+            None => workers_for(budget, self.spec.jobs_per_worker_max),
+        })
     }
 }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 use leasehold_types::duration;
 use serde::Serialize;
 
+use crate::class_record::ClassFigures;
 use crate::phases::PhaseFigures;
 use crate::record::{Course, JobFigures, StreamFigures};
+use crate::served_shares::PipelineFigures;
 
 /// What gives a fleet its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,8 +31,10 @@ pub struct Outcome {
     pub seed: u64,
     /// How long was simulated, in seconds.
     pub simulated_seconds: f64,
-    /// The clusters, in the order of the load.
+    /// The clusters and classes, in the order of the load.
     pub clusters: Vec<ClusterOutcome>,
+    /// The pipelines of these classes, by name, with Leasehold.
+    pub pipelines: Vec<PipelineFigures>,
 }
 
 /// What became of the load of one cluster.
@@ -54,11 +58,23 @@ pub struct SideOutcome {
     /// What became of the streams; none where the cluster has no stream set, or the side knows
     /// none.
     pub streams: Option<StreamFigures>,
+    /// What became of the shares; none where this is no class.
+    pub class: Option<ClassFigures>,
     /// The course.
     pub course: Course,
     /// From the start to the first event, and from each event to the next, of any cluster.
     pub phases: Vec<PhaseFigures>,
 }
+
+/// The figures of a pipeline that people compare: for each a title, and what it counts. The texts
+/// of [`PipelineFigures::figures`] are in this order.
+pub const PIPELINE_FIGURES: [(&str, &str); 5] = [
+    ("DOCUMENTS", "documents that came"),
+    ("BEYOND", "of these, those beyond what the workers of some node had shares for"),
+    ("UNSERVED", "the time in which some node had no worker"),
+    ("LONGEST", "the longest such time without a break"),
+    ("MOVES", "how often a share went from one worker to another"),
+];
 
 /// The figures of a side that people compare: for each a title, and what it counts. The texts of
 /// [`SideOutcome::figures`] are in this order.
@@ -97,6 +113,29 @@ impl SideOutcome {
             format!("{:.1}", self.jobs.wasted_slot_seconds / 3600.0),
             self.jobs.workers_max.to_string(),
             streams.map_or_else(|| "-".to_owned(), |streams| streams.moves.to_string()),
+        ]
+    }
+}
+
+impl ClusterOutcome {
+    /// The figures of the class; none for a cluster with a budget.
+    #[must_use]
+    pub fn class(&self) -> Option<&ClassFigures> {
+        self.sides.iter().find_map(|side| side.class.as_ref())
+    }
+}
+
+impl PipelineFigures {
+    /// The figures that people compare, as text, in the order of [`PIPELINE_FIGURES`].
+    #[must_use]
+    pub fn figures(&self) -> [String; PIPELINE_FIGURES.len()] {
+        let time = |seconds: f64| format!("{seconds:.1}s");
+        [
+            self.documents.to_string(),
+            self.documents_beyond_shares.to_string(),
+            time(self.unserved_seconds),
+            time(self.unserved_max_seconds),
+            self.moves.to_string(),
         ]
     }
 }

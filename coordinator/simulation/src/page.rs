@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use leasehold_types::duration;
 
-use crate::outcome::{ClusterOutcome, FIGURES, Outcome};
+use crate::class_record::CLASS_FIGURES;
+use crate::outcome::{ClusterOutcome, FIGURES, Outcome, PIPELINE_FIGURES};
 use crate::plots;
+use crate::served_shares::PipelineFigures;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
                      color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem \
@@ -30,34 +32,72 @@ pub fn page(outcome: &Outcome) -> Result<String> {
     for cluster in &outcome.clusters {
         write_cluster(&mut html, cluster)?;
     }
+    if !outcome.pipelines.is_empty() {
+        html += "<h2>Pipelines</h2>\n";
+        let row = |figures: &PipelineFigures| (figures.pipeline.clone(), figures.figures().into());
+        write_table(&mut html, &PIPELINE_FIGURES, outcome.pipelines.iter().map(row))?;
+    }
     html += "<h2>Figures</h2>\n<dl>\n";
-    for (title, meaning) in FIGURES {
+    for (title, meaning) in figures_of(outcome) {
         writeln!(html, "<dt>{title}</dt><dd>{}</dd>", escaped(meaning))?;
     }
     html += "</dl>\n</body></html>\n";
     Ok(html)
 }
 
+/// What is explained: the figures of what there is.
+fn figures_of(outcome: &Outcome) -> Vec<(&'static str, &'static str)> {
+    let is_class = |cluster: &ClusterOutcome| cluster.class().is_some();
+    let mut figures = Vec::new();
+    if !outcome.clusters.iter().all(is_class) {
+        figures.extend(FIGURES);
+    }
+    if outcome.clusters.iter().any(is_class) {
+        figures.extend(CLASS_FIGURES);
+    }
+    if !outcome.pipelines.is_empty() {
+        figures.extend(PIPELINE_FIGURES);
+    }
+    figures
+}
+
 fn write_cluster(html: &mut String, cluster: &ClusterOutcome) -> Result<()> {
-    // Twelve columns are wider than a narrow window.
     let cluster_name = escaped(&cluster.cluster);
-    writeln!(html, "<h2>Cluster {cluster_name}</h2>\n<div class=\"figures\"><table>")?;
-    html.push_str("<tr><th></th>");
-    for (title, meaning) in FIGURES {
+    if let Some(class) = cluster.class() {
+        writeln!(html, "<h2>Class {cluster_name}</h2>")?;
+        let row = ("Leasehold".to_owned(), class.figures().into());
+        write_table(html, &CLASS_FIGURES, std::iter::once(row))?;
+    } else {
+        writeln!(html, "<h2>Cluster {cluster_name}</h2>")?;
+        let rows = cluster.sides.iter().map(|side| (side.side.to_string(), side.figures().into()));
+        write_table(html, &FIGURES, rows)?;
+    }
+    for plot in plots::draw(cluster)? {
+        html.push_str(&plot);
+    }
+    Ok(())
+}
+
+/// A table of figures: titles with what they count, and rows with a name and a text for each.
+fn write_table(
+    html: &mut String,
+    figures: &[(&str, &str)],
+    rows: impl Iterator<Item = (String, Vec<String>)>,
+) -> Result<()> {
+    // Twelve columns are wider than a narrow window.
+    html.push_str("<div class=\"figures\"><table>\n<tr><th></th>");
+    for (title, meaning) in figures {
         write!(html, "<th title=\"{}\">{title}</th>", escaped(meaning))?;
     }
     html.push_str("</tr>\n");
-    for side in &cluster.sides {
-        write!(html, "<tr><td>{}</td>", side.side)?;
-        for figure in side.figures() {
-            write!(html, "<td>{}</td>", escaped(&figure))?;
+    for (name, texts) in rows {
+        write!(html, "<tr><td>{}</td>", escaped(&name))?;
+        for text in texts {
+            write!(html, "<td>{}</td>", escaped(&text))?;
         }
         html.push_str("</tr>\n");
     }
     html.push_str("</table></div>\n");
-    for plot in plots::draw(cluster)? {
-        html.push_str(&plot);
-    }
     Ok(())
 }
 
@@ -79,6 +119,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class_record::ClassFigures;
     use crate::outcome::{Side, SideOutcome};
     use crate::record::{Course, JobFigures};
 
@@ -93,13 +134,43 @@ mod tests {
         };
         let jobs = JobFigures { ended: 1234, ..JobFigures::default() };
         let phases = Vec::new();
-        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course, phases };
-        let sides = vec![side.clone(), SideOutcome { side: Side::Deployment, ..side }];
-        let clusters = vec![ClusterOutcome { cluster: "a<b".to_owned(), sides }];
-        let outcome = Outcome { seed: 7, simulated_seconds: 180.0, clusters };
+        let side = Side::Leasehold;
+        let side = SideOutcome { side, jobs, streams: None, class: None, course, phases };
+        let sides = vec![side.clone(), SideOutcome { side: Side::Deployment, ..side.clone() }];
+        let mut course = side.course.clone();
+        course.budget = vec![0; 3];
+        let class = ClassFigures {
+            utilization: 0.375,
+            workers_wanted: vec![1; 3],
+            ..ClassFigures::default()
+        };
+        let of_class = SideOutcome { class: Some(class), course, ..side };
+        let clusters = vec![
+            ClusterOutcome { cluster: "a<b".to_owned(), sides },
+            ClusterOutcome { cluster: "blue".to_owned(), sides: vec![of_class] },
+        ];
+        let pipelines = vec![PipelineFigures {
+            pipeline: "first".to_owned(),
+            documents: 987,
+            documents_beyond_shares: 0,
+            unserved_seconds: 1.5,
+            unserved_max_seconds: 1.0,
+            moves: 2,
+        }];
+        let outcome = Outcome { seed: 7, simulated_seconds: 180.0, clusters, pipelines };
         let html = page(&outcome).unwrap();
-        assert_eq!(html.matches("<svg").count(), 3, "{html}");
-        for part in ["seed 7", "Cluster a&lt;b", "<td>Deployment</td>", "<td>1234</td>"] {
+        assert_eq!(html.matches("<svg").count(), 4, "three, and the workers of the class: {html}");
+        for part in [
+            "seed 7",
+            "Cluster a&lt;b",
+            "<td>Deployment</td>",
+            "<td>1234</td>",
+            "Class blue",
+            "<td>37.5%</td>",
+            "wanted",
+            "<td>first</td><td>987</td>",
+            "<dt>UNSERVED</dt>",
+        ] {
             assert!(html.contains(part), "no {part} in {html}");
         }
         for other in ["<script", "<link", "src="] {

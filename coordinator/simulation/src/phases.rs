@@ -19,9 +19,9 @@ pub struct PhaseFigures {
     pub event: &'static str,
     /// The most jobs that ran at once.
     pub running_max: u32,
-    /// How often a stream went from one worker to another.
+    /// How often a stream, or a share of a pipeline, went from one worker to another.
     pub moves: u64,
-    /// From the beginning of the phase to the last move, in seconds; none where no stream moved.
+    /// From the beginning of the phase to the last move, in seconds; none where none moved.
     pub last_move_seconds: Option<f64>,
     /// From the beginning of the phase until the last worker became ready or ended, in seconds;
     /// none where no worker did.

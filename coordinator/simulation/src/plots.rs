@@ -16,7 +16,8 @@ struct Line {
     values: Vec<f64>,
 }
 
-/// The plots of a cluster: jobs that run beside the budget, jobs that wait, and workers.
+/// The plots of a cluster: jobs that run beside the budget, jobs that wait, and workers. Of a class
+/// it is workers only, beside those that autoscalers were told to have.
 ///
 /// # Errors
 /// If one cannot be drawn.
@@ -31,7 +32,11 @@ pub(crate) fn draw(cluster: &ClusterOutcome) -> Result<Vec<String>> {
         plots.push(plot("Jobs that run, and the budget", "jobs", part_hours, &running)?);
         plots.push(plot("Jobs that wait", "jobs", part_hours, &lines(cluster, waiting))?);
     }
-    let workers = lines(cluster, workers);
+    let mut workers = lines(cluster, workers);
+    if let Some(class) = cluster.class() {
+        let values = class.workers_wanted.iter().map(|workers| f64::from(*workers)).collect();
+        workers.push(Line { name: "wanted".to_owned(), color: BUDGET_COLOR, values });
+    }
     plots.push(plot("Workers, those that end included", "workers", part_hours, &workers)?);
     Ok(plots)
 }

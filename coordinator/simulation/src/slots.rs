@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use leasehold_coordinator_core::view::ClassView;
 use leasehold_types::Moment;
 
 use crate::deployment::PodNumber;
+use crate::load::RateChange;
 use crate::phases::PhaseMoves;
 use crate::record::StreamFigures;
+use crate::served_shares::{PipelineFigures, ShareFigures};
 
 /// What has changed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,8 @@ pub(crate) enum StopCause {
     ScaleIn,
 }
 
-/// A source of slots. All calls are at moments that do not go back.
+/// A source of slots. All calls are at moments that do not go back. One without pipelines has only
+/// what has no default.
 pub(crate) trait Slots {
     /// When something happens next by itself.
     fn next_at(&self) -> Option<Moment>;
@@ -77,4 +81,32 @@ pub(crate) trait Slots {
 
     /// The moves of the streams of a cluster by phase; empty where no stream is known.
     fn moves(&self, cluster: usize) -> &[PhaseMoves];
+
+    /// Documents come to pipelines at other rates.
+    fn change_rates(&mut self, _change: &RateChange, _now: Moment) {}
+
+    /// The manifests of pipelines follow their rates.
+    fn edit_pipelines(&mut self, _change: &RateChange, _now: Moment) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the coordinator says of a class; none of another cluster, or where none leads.
+    fn class(&self, _cluster: usize) -> Option<ClassView> {
+        None
+    }
+
+    /// The pods of a class that can be removed now, one after the other.
+    fn removable(&self, _cluster: usize) -> Vec<PodNumber> {
+        Vec::new()
+    }
+
+    /// What became of the shares of a class, until the end of the simulation.
+    fn shares(&self, _cluster: usize, _end: Moment) -> Option<ShareFigures> {
+        None
+    }
+
+    /// What became of the pipelines, until the end of the simulation.
+    fn pipelines(&self, _end: Moment) -> Vec<PipelineFigures> {
+        Vec::new()
+    }
 }

@@ -59,7 +59,7 @@ fn load(text: &str, desired: &Desired) -> Load {
 }
 
 fn figures(load: &Load, side: Side) -> JobFigures {
-    run(load, side, IdleTime::Skipped, 1).unwrap().remove(0).jobs
+    run(load, side, IdleTime::Skipped, 1).unwrap().clusters.remove(0).jobs
 }
 
 const ROLLOUT: &str = "{at: 30m, rollout: {cluster: builds}}";
@@ -100,7 +100,7 @@ fn the_check_of_the_budget_finds_a_deliberate_fault_of_the_coordinator() {
     mutation::set(Some(Mutation::GrowOverBudget));
     let faulty = run(&load, Side::Leasehold, IdleTime::Skipped, 1);
     mutation::set(None);
-    let faulty = faulty.unwrap().remove(0).jobs;
+    let faulty = faulty.unwrap().clusters.remove(0).jobs;
     assert!(above_budget(&faulty).1 > 0, "{faulty:?}");
 }
 
@@ -124,7 +124,7 @@ fn a_rollout_waits_until_each_new_pod_has_been_ready_for_as_long_as_the_load_say
             .replace("{uniform: {min: 20s, max: 40s}}", "{constant: 30s}")
             .replace("{exponential: {mean: 10m, max: 1h}}", "{constant: 1s}");
         let load = load(&text, &budgets());
-        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().clusters.remove(0);
         run.phases[1].last_worker_seconds.unwrap()
     };
     // Five pods of 30 s each, and jobs of a second.
@@ -220,7 +220,7 @@ fn idle_time_that_is_skipped_changes_no_figure() {
     ] {
         let load = load(&text, &desired);
         let [all, skipped] = [IdleTime::Simulated, IdleTime::Skipped]
-            .map(|idle_time| run(&load, Side::Leasehold, idle_time, 1).unwrap().remove(0));
+            .map(|idle_time| run(&load, Side::Leasehold, idle_time, 1).unwrap().clusters.remove(0));
         assert!(all.jobs.ended > 100, "{text}: {:?}", all.jobs);
         assert_eq!(all.jobs, skipped.jobs, "{text}");
         assert_eq!(all.course, skipped.course, "{text}");
@@ -233,7 +233,7 @@ fn idle_time_that_is_skipped_changes_no_figure() {
 fn a_lost_worker_keeps_its_slots_and_a_failover_changes_nothing() {
     let with = |events: &str| {
         let load = load(&load_file(events), &budgets_and_streams());
-        run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0)
+        run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().clusters.remove(0)
     };
     let undisturbed = with("");
     let failover = with("{at: 1h, failover: {after: 2s}}");
@@ -300,7 +300,7 @@ fn a_long_outage_ends_the_leases_of_all_streams_until_it_is_over() {
     let unowned_max = |minutes: u32| {
         let outage = format!("{{at: 1h, outage: {{for: {minutes}m}}}}");
         let load = load(&load_file(&outage), &budgets_and_streams());
-        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().clusters.remove(0);
         let streams = run.streams.unwrap();
         (streams.unowned_max_seconds, streams.unowned_seconds)
     };
@@ -315,7 +315,7 @@ fn a_long_outage_ends_the_leases_of_all_streams_until_it_is_over() {
 fn a_lower_budget_ends_no_job_and_lets_none_begin() {
     let events = "{at: 30m, budget: {cluster: builds, maxJobs: 8}}";
     let load = load(&load_file(events), &budgets());
-    let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().remove(0);
+    let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().clusters.remove(0);
     assert_eq!(run.jobs.killed, 0, "{:?}", run.jobs);
     assert!(run.jobs.above_budget_max > 0, "its jobs go on: {:?}", run.jobs);
     let part = |time: Duration| (time.as_secs_f64() / run.course.part_seconds) as usize;
@@ -345,17 +345,20 @@ fn what_is_wrong_with_a_load_is_named_with_its_place_and_what_to_do() {
             "for: 0s\nclusters: []\n".to_owned(),
             "load.yaml:1:6: for: must be above 0 and at most 744h",
         ),
-        ("for: 1h\nclusters: []\n".to_owned(), "clusters: is empty: give the load of at least one"),
+        (
+            "for: 1h\nclusters: []\n".to_owned(),
+            "clusters: is empty: give at least one WorkerCluster or",
+        ),
         (
             good.replace("builds", "buids"),
-            "load.yaml:3:9: clusters[0].name: is buids, which no WorkerCluster is called; did you \
-             mean builds?",
+            "load.yaml:3:9: clusters[0].name: is buids, which no WorkerCluster or WorkerClass is \
+             called; did you mean builds?",
         ),
         (
             good.replace("arrivals", "arivals"),
             "load.yaml:4:3: clusters[0].arivals: is not a known field: remove it, or use one of: \
-             name, workers, startup, arrivals, durations, streamRelease, minReady, deployment, \
-             autoscaler; did you mean arrivals?",
+             name, workers, startup, arrivals, durations, streamRelease, minReady, stabilization, \
+             deployment, autoscaler; did you mean arrivals?",
         ),
         (
             good.replace("perHour: 6", "perHour: -6"),

@@ -1,9 +1,14 @@
 //! An outcome as tables: the figures of each side, the course of each cluster, and what happened
 //! after each event.
 
+mod classes;
+
 use std::time::Duration;
 
-use leasehold_simulation::{ClusterOutcome, FIGURES, Outcome, PhaseFigures, Side, SideOutcome};
+use leasehold_simulation::{
+    CLASS_FIGURES, ClusterOutcome, FIGURES, Outcome, PIPELINE_FIGURES, PhaseFigures, Side,
+    SideOutcome,
+};
 use leasehold_types::duration;
 
 use crate::admin::output::{Column, NONE, TableRow, number, table, text as words};
@@ -92,27 +97,57 @@ impl TableRow for PhaseRow {
     }
 }
 
-/// The tables of all clusters, and what the figures mean.
+/// The tables of all clusters, classes and pipelines, and what the figures mean.
 pub(super) fn text(outcome: &Outcome) -> String {
     let time = duration::format(Duration::from_secs_f64(outcome.simulated_seconds));
-    let mut text = String::new();
+    let seed = outcome.seed;
+    let (mut text, mut meanings) = (String::new(), Meanings::default());
     for cluster in &outcome.clusters {
-        let figures: Vec<SideRow> = cluster.sides.iter().map(side_row).collect();
-        text += &format!("Cluster {}, {time}, seed {}:\n\n", cluster.cluster, outcome.seed);
-        text += &table(&figures, false);
-        text += "\nThe most jobs that ran and waited at once:\n\n";
-        text += &table(&course_rows(cluster), false);
+        let name = &cluster.cluster;
+        if let Some(class) = cluster.class() {
+            text += &format!("Class {name}, {time}, seed {seed}:\n\n");
+            text += &classes::text(cluster, class);
+            meanings.of_classes = &CLASS_FIGURES;
+        } else {
+            let figures: Vec<SideRow> = cluster.sides.iter().map(side_row).collect();
+            text += &format!("Cluster {name}, {time}, seed {seed}:\n\n");
+            text += &table(&figures, false);
+            text += "\nThe most jobs that ran and waited at once:\n\n";
+            text += &table(&course_rows(cluster), false);
+            meanings.of_clusters = &FIGURES;
+        }
         let phases = phase_rows(cluster);
         if !phases.is_empty() {
             text += "\nWith Leasehold from each event to the next: the most jobs that ran at once, \
-                     the moves\nof streams, and when the last stream moved, and the last worker \
-                     became ready or ended:\n\n";
+                     the moves\nof streams or shares, and when the last one moved, and the last \
+                     worker became ready or ended:\n\n";
             text += &table(&phases, false);
         }
         text += "\n";
     }
-    let meanings = FIGURES.map(|(title, meaning)| format!("  {title:<8} {meaning}\n"));
-    text + &meanings.concat()
+    if !outcome.pipelines.is_empty() {
+        text += &format!("Pipelines, {time}, seed {seed}:\n\n");
+        text += &classes::pipelines_text(&outcome.pipelines);
+        text += "\n";
+        meanings.of_pipelines = &PIPELINE_FIGURES;
+    }
+    text + &meanings.text()
+}
+
+/// Titles of figures, and what they count; empty where there is no such figure.
+#[derive(Default)]
+struct Meanings {
+    of_clusters: &'static [(&'static str, &'static str)],
+    of_classes: &'static [(&'static str, &'static str)],
+    of_pipelines: &'static [(&'static str, &'static str)],
+}
+
+impl Meanings {
+    fn text(&self) -> String {
+        let Self { of_clusters, of_classes, of_pipelines } = self;
+        let all = [of_clusters, of_classes, of_pipelines].into_iter().flat_map(|of| of.iter());
+        all.map(|(title, meaning)| format!("  {title:<9} {meaning}\n")).collect()
+    }
 }
 
 fn side_row(side: &SideOutcome) -> SideRow {
@@ -186,9 +221,11 @@ mod tests {
             last_worker_seconds: None,
         };
         let phases = vec![phase(0.0, "start", None), phase(90.0, "rollout", Some(1.5))];
-        let side = SideOutcome { side: Side::Leasehold, jobs, streams: None, course, phases };
+        let side = Side::Leasehold;
+        let side = SideOutcome { side, jobs, streams: None, class: None, course, phases };
         let clusters = vec![ClusterOutcome { cluster: "builds".to_owned(), sides: vec![side] }];
-        let text = text(&Outcome { seed: 3, simulated_seconds: 3600.0, clusters });
+        let pipelines = Vec::new();
+        let text = text(&Outcome { seed: 3, simulated_seconds: 3600.0, clusters, pipelines });
         let line = |beginning: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(beginning)).unwrap_or_default();
             line.split_whitespace().map(str::to_owned).collect()

@@ -1,8 +1,10 @@
 //! A worker of a cell and its agent, as the cell keeps them.
 
+use std::collections::BTreeSet;
+
 use leasehold_agent_core::{Config, Holder, Memory, UnwrittenJournal};
 use leasehold_coordinator_core::event::ConnId;
-use leasehold_types::{AgentId, LinkNumber, Moment, WorkerKey};
+use leasehold_types::{AgentId, LinkNumber, Load, Moment, ShareKey, StreamKey, Token, WorkerKey};
 
 use super::WorkerNumber;
 use crate::schedule::Place;
@@ -35,13 +37,24 @@ pub(super) struct Agent {
     pub(super) is_changed: bool,
     /// It has been granted a stream that its worker has not seen.
     pub(super) has_new_stream: bool,
+    /// It belongs to a class: its worker sees and releases shares of pipelines.
+    pub(super) serves_pipelines: bool,
+    /// The shares that its worker is to release.
+    asked: BTreeSet<(StreamKey, Token)>,
 }
 
 impl Agent {
     /// The first agent of a worker, beside it as a sidecar.
-    pub(super) fn new(key: WorkerKey, number: WorkerNumber, generation: u64, now: Moment) -> Self {
+    pub(super) fn new(
+        key: WorkerKey,
+        number: WorkerNumber,
+        generation: u64,
+        serves_pipelines: bool,
+        now: Moment,
+    ) -> Self {
         let config = Config {
             generation,
+            exposes_bindings: serves_pipelines,
             identity: Some(AgentId(number as u128 + 1)),
             stays_after_drain: true,
             ..Config::example(key.clone())
@@ -56,6 +69,37 @@ impl Agent {
             free_slots: 0,
             is_changed: false,
             has_new_stream: false,
+            serves_pipelines,
+            asked: BTreeSet::new(),
         }
+    }
+
+    /// The shares that its worker is to release, without those of the last call. At the deadline of
+    /// a drain the agent asks for them without a notice.
+    pub(super) fn take_asked(&mut self, now: Moment) -> Vec<(StreamKey, Token)> {
+        let shares = self.holder.peek(now).bindings.into_iter();
+        let asked = shares.filter(|share| share.revoked.is_some());
+        let asked: BTreeSet<_> = asked.map(|share| (share.key.stream(), share.token)).collect();
+        let new = asked.difference(&self.asked).cloned().collect();
+        self.asked = asked;
+        new
+    }
+
+    /// The load of a share, nothing if it has been given back since; none of a stream.
+    pub(super) fn load_of(&self, stream: &StreamKey, now: Moment) -> Option<Load> {
+        let key = ShareKey::of(stream)?;
+        let mut shares = self.holder.peek(now).bindings.into_iter();
+        let share = shares.find(|share| share.key == key);
+        Some(share.map_or(Load::ZERO, |share| share.load))
+    }
+
+    /// Whether it drains, and its worker serves pipelines until others have room, or until the
+    /// drain's deadline.
+    pub(super) fn drains_with_shares(&self) -> bool {
+        if !self.serves_pipelines || self.phase != WorkerPhase::Running {
+            return false;
+        }
+        let outstanding = self.holder.outstanding();
+        outstanding.draining && outstanding.shares > 0
     }
 }

@@ -11,7 +11,7 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::AgentMessage;
 use leasehold_types::{LinkNumber, Moment, WorkerKey};
 
-use super::agent::WorkerPhase;
+use super::agent::{Agent, WorkerPhase};
 use super::{
     Cell, Connection, ELECTED_AFTER, Happening, IdleTime, LATENCY, Message, RENEWED_EVERY,
     SLOWDOWN, Sleeper, WorkerNumber,
@@ -63,7 +63,9 @@ impl Cell {
     /// From now on the cores' clock runs slower, unless there is something that leases or accounts
     /// end by.
     fn slow_down(&mut self) {
-        if self.store.is_led() && !self.store.is_away() && !self.awaits_give_up() {
+        let has_deadline =
+            self.awaits_give_up() || self.agents.iter().any(Agent::drains_with_shares);
+        if self.store.is_led() && !self.store.is_away() && !has_deadline {
             self.clock.set_slowdown(SLOWDOWN, self.now);
         } else {
             self.be_exact_for(Duration::ZERO);
@@ -192,6 +194,9 @@ impl Cell {
             }
             let size = agent.holder.size_for_worker(now);
             agent.free_slots = size.saturating_sub(agent.holder.running());
+            let asked = if agent.serves_pipelines { agent.take_asked(now) } else { Vec::new() };
+            let revoked = |(stream, token)| Happening::Revoked { worker, stream, token };
+            self.happenings.extend(asked.into_iter().map(revoked));
             self.happenings.push_back(Happening::SlotsChanged(worker));
         }
         let agent = &mut self.agents[worker];
@@ -204,6 +209,7 @@ impl Cell {
     }
 
     fn carry_out(&mut self, worker: WorkerNumber, effect: AgentEffect) -> Result<()> {
+        let now = self.cores_now();
         let agent = &mut self.agents[worker];
         match effect {
             AgentEffect::Dial { link, attempt, .. } => {
@@ -228,12 +234,15 @@ impl Cell {
             AgentEffect::Superseded => bail!("worker {worker}: its agent is superseded"),
             AgentEffect::Notice(AgentNotice::StreamGranted(stream, _)) => {
                 agent.has_new_stream = true;
-                self.happenings.push_back(Happening::Granted { worker, stream });
+                let load = agent.load_of(&stream, now);
+                self.happenings.push_back(Happening::Granted { worker, stream, load });
             }
             AgentEffect::Notice(
                 AgentNotice::StreamReleased(stream, _) | AgentNotice::StreamExpired(stream, _),
             ) => self.happenings.push_back(Happening::Freed { worker, stream }),
-            AgentEffect::Notice(AgentNotice::StreamRevoked(stream, token)) => {
+            AgentEffect::Notice(AgentNotice::StreamRevoked(stream, token))
+                if !stream.set.is_shares() =>
+            {
                 self.happenings.push_back(Happening::Revoked { worker, stream, token });
             }
             AgentEffect::Notice(AgentNotice::ProtocolViolation(rule)) => {

@@ -72,6 +72,9 @@ impl<S: Slots> Fleet<'_, S> {
 
     /// Follows the budget and the number of workers of a cluster.
     fn set_replicas(&mut self, cluster: usize) -> Result<()> {
+        if self.clusters[cluster].class.is_some() {
+            return self.scale_class(cluster);
+        }
         let state = &mut self.clusters[cluster];
         let budget = state.recorder.budget();
         let workers = state.workers.unwrap_or_else(|| state.load.workers_for(budget));

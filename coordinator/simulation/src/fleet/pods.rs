@@ -18,7 +18,7 @@ impl<S: Slots> Fleet<'_, S> {
         deployment.created(pod);
         let generation = deployment.revision();
         let (phase, jobs) = (PodPhase::Starting, BTreeMap::new());
-        self.pods.push(Pod { cluster, generation, phase, jobs });
+        self.pods.push(Pod { cluster, generation, phase, lost_at: None, jobs });
         pod
     }
 
@@ -84,7 +84,7 @@ impl<S: Slots> Fleet<'_, S> {
     }
 
     /// A pod is deleted: it takes no job any more, and ends when it can.
-    fn delete_pod(&mut self, pod: PodNumber) -> Result<()> {
+    pub(super) fn delete_pod(&mut self, pod: PodNumber) -> Result<()> {
         let Pod { cluster, generation, phase, .. } = &mut self.pods[pod];
         let state = &mut self.clusters[*cluster];
         state.deployment.removed(pod);
@@ -122,6 +122,7 @@ impl<S: Slots> Fleet<'_, S> {
         let chosen: Vec<PodNumber> = chosen.map(|(number, _)| number).collect();
         for pod in &chosen {
             self.pods[*pod].phase = PodPhase::Lost;
+            self.pods[*pod].lost_at = Some(self.now);
             let state = &mut self.clusters[cluster];
             state.deployment.set_ready(*pod, false);
             state.free.set(*pod, false);

@@ -2,23 +2,16 @@
 
 use std::time::Duration;
 
-use super::day_time::DAY;
+use super::day_steps::DaySteps;
 
-/// The rates of arrivals over a day, which repeats.
+/// The rates of arrivals over a day, which repeats, in jobs per second.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrivals {
-    /// From when in the day which rate holds, in jobs per second; in the order of time, and at
-    /// least one. Before the first one the last one holds, from the day before.
-    steps: Vec<(Duration, f64)>,
-    /// The time of the day at which the simulation starts.
-    start: Duration,
-}
+pub(crate) struct Arrivals(DaySteps<f64>);
 
 impl Arrivals {
-    /// Arrivals at these rates, from the time of the day `start` on.
-    pub(super) fn new(steps: Vec<(Duration, f64)>, start: Duration) -> Self {
-        assert!(!steps.is_empty(), "a rate holds at every time");
-        Self { steps, start }
+    /// Arrivals at these rates.
+    pub(super) fn new(rates: DaySteps<f64>) -> Self {
+        Self(rates)
     }
 
     /// The first arrival after `after`, both counted from the start; none before `end`.
@@ -30,7 +23,7 @@ impl Arrivals {
     ) -> Option<Duration> {
         let mut time = after;
         while time < end {
-            let (rate, until) = self.rate_at(time);
+            let (rate, until) = self.0.at(time);
             if rate > 0.0 {
                 // A gap that ends after the step is forgotten: the process has no memory.
                 let gap = Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate);
@@ -48,26 +41,12 @@ impl Arrivals {
     pub(super) fn expected(&self, length: Duration) -> f64 {
         let (mut jobs, mut time) = (0.0, Duration::ZERO);
         while time < length {
-            let (rate, until) = self.rate_at(time);
+            let (rate, until) = self.0.at(time);
             let until = until.map_or(length, |until| until.min(length));
             jobs += rate * (until - time).as_secs_f64();
             time = until;
         }
         jobs
-    }
-
-    /// The rate at a time after the start, and until when it holds; none if it holds for ever.
-    fn rate_at(&self, time: Duration) -> (f64, Option<Duration>) {
-        if let [(_, rate)] = self.steps.as_slice() {
-            return (*rate, None);
-        }
-        let since_midnight = self.start + time;
-        let in_day =
-            Duration::new(since_midnight.as_secs() % DAY.as_secs(), since_midnight.subsec_nanos());
-        let passed = self.steps.partition_point(|(at, _)| *at <= in_day);
-        let (_, rate) = self.steps[passed.checked_sub(1).unwrap_or(self.steps.len() - 1)];
-        let next = self.steps.get(passed).map_or(self.steps[0].0 + DAY, |(at, _)| *at);
-        (rate, Some(time + (next - in_day)))
     }
 }
 
@@ -79,7 +58,7 @@ mod tests {
 
     fn arrivals(steps: &[(u32, f64)], start: u32) -> Arrivals {
         let steps = steps.iter().map(|(hour, rate)| (HOUR * *hour, rate / 3600.0)).collect();
-        Arrivals::new(steps, HOUR * start)
+        Arrivals::new(DaySteps::new(steps, HOUR * start))
     }
 
     /// The arrivals of three days, by hour from the start.

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_coordinator_core::desired::{
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+};
 use leasehold_manifest::Problem;
-use leasehold_types::ClusterName;
+use leasehold_types::{ClusterName, Load as DocumentLoad, NodeName, PipelineName};
 
 use super::{Load, LoadFile};
 
@@ -60,8 +63,8 @@ fn names_that_are_not_known_are_answered_with_those_that_are() {
     let of_cluster = problems(&format!("for: 3h\nclusters:\n{}", cluster("media")));
     assert_eq!(
         of_cluster,
-        ["load.yaml:3:9: clusters[0].name: is media, which no WorkerCluster is called: use one \
-          of: ci/builds, web/builds, web/feeds"]
+        ["load.yaml:3:9: clusters[0].name: is media, which no WorkerCluster or WorkerClass is \
+          called: use one of: ci/builds, web/builds, web/feeds"]
     );
     let of_event = problems(&load("{at: 1h, rollout: {cluster: media}}"));
     assert_eq!(
@@ -72,7 +75,7 @@ fn names_that_are_not_known_are_answered_with_those_that_are() {
     let without_manifests = resolve(&load(""), &Desired::default()).unwrap_err();
     let first = without_manifests[0].to_string();
     assert!(
-        first.ends_with("but the manifests define no WorkerCluster: add it to them"),
+        first.ends_with("the manifests define no WorkerCluster or WorkerClass: add it to them"),
         "{first}"
     );
 }
@@ -141,4 +144,121 @@ fn a_cluster_whose_workers_only_own_streams_has_workers_and_nothing_about_jobs()
             )]
         );
     }
+}
+
+/// The classes `blue` and `green`, of which two workers take ten documents a second each, and a
+/// pipeline over both.
+fn classes() -> Desired {
+    let load = |documents| DocumentLoad::per_second(documents).unwrap();
+    let class = Class {
+        capacity: load(10),
+        workers_min: 1,
+        workers_max: 2,
+        utilization: 100,
+        spread: Spread::Fewest,
+        rebalance: Rebalance::Never,
+        handover_deadline: Duration::from_secs(30),
+    };
+    let names: [ClusterName; 2] = ["blue", "green"].map(|name| name.parse().unwrap());
+    let cluster = Cluster { jobs_max: 0, class: Some(class), ..Cluster::example() };
+    let nodes = names.clone().map(|class| {
+        let node = NodeName::new(class.as_str()).unwrap();
+        (node, Node { class, next: [].into() })
+    });
+    let pipeline = Pipeline { load: load(5), nodes: nodes.into() };
+    Desired {
+        clusters: names.map(|name| (name, Arc::new(cluster.clone()))).into(),
+        pipelines: [(PipelineName::new("first").unwrap(), Arc::new(pipeline))].into(),
+        ..Desired::default()
+    }
+}
+
+fn class_problems(text: &str) -> Vec<String> {
+    let problems = resolve(&format!("for: 3h\n{text}"), &classes()).err().unwrap_or_default();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_is_wrong_with_classes_and_the_rates_of_pipelines_is_named_with_what_to_do() {
+    let both = "clusters: [{name: blue}, {name: green}]\n";
+    assert_eq!(class_problems(both), Vec::<String>::new());
+    for (text, problem) in [
+        (
+            "clusters: [{name: blue}]\n".to_owned(),
+            "load.yaml:2:11: clusters: lacks class green, which pipeline first needs beside \
+             others that are here: add it",
+        ),
+        (
+            both.replace("{name: blue}", "{name: blue, workers: 3}"),
+            "load.yaml:2:34: clusters[0].workers: is 3, above maxReplicas (2): lower it",
+        ),
+        (
+            both.replace("{name: blue}", "{name: blue, durations: {constant: 1m}}"),
+            "clusters[0].durations: is given for a WorkerClass, whose workers serve pipelines and \
+             run no jobs: remove it",
+        ),
+        (
+            format!("{both}pipelines: [{{name: firs, rate: {{perSecond: 1}}}}]\n"),
+            "load.yaml:3:20: pipelines[0].name: is firs, which no Pipeline of the classes among \
+             clusters is called; did you mean first?",
+        ),
+        (
+            format!("{both}pipelines: [{{name: first, rate: {{perSecond: 21}}}}]\n"),
+            "pipelines[0].rate: can never fit: class blue: 1 node of 21 documents per second needs \
+             3 workers of capacity 10, and maxReplicas is 2",
+        ),
+        (
+            format!("{both}pipelines: [{{name: first, rate: {{}}}}]\n"),
+            "pipelines[0].rate: gives no rate: add perSecond, or steps as in",
+        ),
+        (
+            format!("{both}pipelines: [{{name: first, rate: {{perSecond: -1}}}}]\n"),
+            "load.yaml:3:45: pipelines[0].rate.perSecond: ",
+        ),
+        (
+            format!(
+                "{both}pipelines: [{{name: first, rate: {{steps: [{{at: \"02:00\", perSecond: 1}}, \
+                 {{at: \"01:00\", perSecond: 2}}]}}}}]\n"
+            ),
+            "pipelines[0].rate.steps[1].at: is not after the step before: sort the steps",
+        ),
+        (
+            format!(
+                "{both}pipelines: [{{name: first, rate: {{perSecond: 1}}}}, \
+                 {{name: first, rate: {{perSecond: 2}}}}]\n"
+            ),
+            "pipelines[1].name: is first again: give its rate once",
+        ),
+        (
+            format!("{both}events: [{{at: 1h, scale: {{cluster: blue, workers: 3}}}}]\n"),
+            "events[0].scale.workers: is 3, above maxReplicas (2): lower it",
+        ),
+        (
+            format!("{both}events: [{{at: 1h, budget: {{cluster: blue, maxJobs: 3}}}}]\n"),
+            "events[0].budget.cluster: names a WorkerClass, which has no budget: name a",
+        ),
+    ] {
+        let found = class_problems(&text);
+        assert!(found.iter().any(|one| one.contains(problem)), "{problem}\n{found:#?}\n{text}");
+    }
+    let of_cluster =
+        problems("for: 3h\nclusters: [{name: feeds, workers: 2, stabilization: 1m}]\n");
+    assert_eq!(
+        of_cluster,
+        ["load.yaml:2:53: clusters[0].stabilization: is given for a WorkerCluster, which its \
+          budget scales: remove it"]
+    );
+}
+
+#[test]
+fn pipelines_have_the_rate_of_the_start_and_change_it_with_the_time_of_the_day() {
+    let text = "for: 20h\nstart: \"20:00\"\nclusters: [{name: blue}, {name: green}]\n\
+                pipelines: [{name: first, rate: {steps: [{at: \"08:00\", perSecond: 9}, \
+                {at: \"18:00\", perSecond: \"2.5\"}]}}]\n";
+    let load = resolve(text, &classes()).unwrap();
+    let name = PipelineName::new("first").unwrap();
+    assert_eq!(load.desired.pipelines[&name].load, DocumentLoad::from_milli(2_500).unwrap());
+    let [change] = load.rate_changes.as_slice() else { panic!("{:?}", load.rate_changes) };
+    assert_eq!(change.at.as_secs(), 12 * 3600);
+    assert_eq!(change.rates, [(name, DocumentLoad::per_second(9).unwrap())].into());
 }

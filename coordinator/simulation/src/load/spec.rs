@@ -1,6 +1,6 @@
 //! A load as people write it. What a field means is checked in [`super::check`].
 
-use leasehold_manifest::{CountOrPercent, ManifestDuration};
+use leasehold_manifest::{CountOrPercent, ManifestDuration, Rate};
 use serde::Deserialize;
 
 use super::day_time::DayTime;
@@ -15,6 +15,8 @@ pub(super) struct LoadSpec {
     #[serde(default)]
     pub(super) start: DayTime,
     pub(super) clusters: Vec<ClusterSpec>,
+    #[serde(default)]
+    pub(super) pipelines: Vec<PipelineRateSpec>,
     #[serde(default)]
     pub(super) events: Vec<EventSpec>,
 }
@@ -36,6 +38,8 @@ pub(super) struct ClusterSpec {
     #[serde(default)]
     pub(super) min_ready: Option<ManifestDuration>,
     #[serde(default)]
+    pub(super) stabilization: Option<ManifestDuration>,
+    #[serde(default)]
     pub(super) deployment: DeploymentSpec,
     #[serde(default)]
     pub(super) autoscaler: AutoscalerSpec,
@@ -56,6 +60,31 @@ pub(super) struct ArrivalsSpec {
 pub(super) struct StepSpec {
     pub(super) at: DayTime,
     pub(super) per_hour: f64,
+}
+
+/// A pipeline of the manifests whose load is another one than theirs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct PipelineRateSpec {
+    pub(super) name: String,
+    pub(super) rate: RateSpec,
+}
+
+/// Exactly one of its fields is given.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RateSpec {
+    #[serde(default)]
+    pub(super) per_second: Option<Rate>,
+    #[serde(default)]
+    pub(super) steps: Option<Vec<RateStepSpec>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RateStepSpec {
+    pub(super) at: DayTime,
+    pub(super) per_second: Rate,
 }
 
 /// Exactly one of its fields is given.

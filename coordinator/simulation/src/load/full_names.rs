@@ -1,14 +1,14 @@
-//! Clusters by the names that a file has for them: the full name, or the name without its
-//! namespace.
+//! Clusters and pipelines by the names that a file has for them: the full name, or the name without
+//! its namespace.
 //!
-//! **Invariant**: a name that several clusters could have means none of them.
+//! **Invariant**: a name that several of them could have means none of them.
 
-use leasehold_types::{ClusterName, did_you_mean};
+use leasehold_types::did_you_mean;
 
 /// The most names that a message lists.
 const NAMES_SHOWN_MAX: usize = 10;
 
-/// Why a name does not mean one cluster.
+/// Why a name does not mean one of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unfound {
     /// None has it.
@@ -17,13 +17,13 @@ pub(super) enum Unfound {
     Ambiguous(String),
 }
 
-/// The place of the cluster that has this full name, or else is the only one that has this name in
-/// its namespace.
-pub(super) fn find(name: &str, known: &[&ClusterName]) -> Result<usize, Unfound> {
-    if let Some(place) = known.iter().position(|full| full.as_str() == name) {
+/// The place of the one that has this full name, or else is the only one that has this name in its
+/// namespace.
+pub(super) fn find(name: &str, known: &[&str]) -> Result<usize, Unfound> {
+    if let Some(place) = known.iter().position(|full| *full == name) {
         return Ok(place);
     }
-    let mut named = known.iter().enumerate().filter(|(_, full)| full.parts().1 == name);
+    let mut named = known.iter().enumerate().filter(|(_, full)| without_namespace(full) == name);
     match (named.next(), named.next()) {
         (None, _) => Err(Unfound::Unknown),
         (Some((place, _)), None) => Ok(place),
@@ -36,48 +36,42 @@ pub(super) fn find(name: &str, known: &[&ClusterName]) -> Result<usize, Unfound>
 
 /// The end of a message about an unknown name: the one that may be meant, or else `or_use` and
 /// those that are known, which are not none.
-pub(super) fn known_names(name: &str, known: &[&ClusterName], or_use: &str) -> String {
+pub(super) fn known_names(name: &str, known: &[&str], or_use: &str) -> String {
     let has_namespace = name.contains('/');
-    let names = known.iter().map(|full| if has_namespace { full.as_str() } else { full.parts().1 });
+    let names =
+        known.iter().map(|full| if has_namespace { *full } else { without_namespace(full) });
     let near = did_you_mean(name, names);
     if !near.is_empty() {
         return near;
     }
-    let shown: Vec<&str> = known.iter().take(NAMES_SHOWN_MAX).map(|full| full.as_str()).collect();
+    let shown: Vec<&str> = known.iter().take(NAMES_SHOWN_MAX).copied().collect();
     let left = known.len().saturating_sub(NAMES_SHOWN_MAX);
     let more = if left > 0 { format!(", and {left} more") } else { String::new() };
     format!("{or_use} one of: {}{more}", shown.join(", "))
+}
+
+fn without_namespace(full: &str) -> &str {
+    full.split_once('/').map_or(full, |(_, name)| name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(names: &[&str]) -> Vec<ClusterName> {
-        names.iter().map(|name| name.parse().expect("a cluster's name")).collect()
-    }
-
-    fn found(name: &str, known: &[&str]) -> Result<usize, Unfound> {
-        find(name, &names(known).iter().collect::<Vec<_>>())
-    }
-
     #[test]
     fn a_name_means_the_only_cluster_that_has_it() {
         let known = ["ci/builds", "web/builds", "web/feeds"];
-        assert_eq!(found("feeds", &known), Ok(2));
-        assert_eq!(found("web/builds", &known), Ok(1));
+        assert_eq!(find("feeds", &known), Ok(2));
+        assert_eq!(find("web/builds", &known), Ok(1));
         let ambiguous = "is builds, but there are ci/builds and web/builds: name one of them";
-        assert_eq!(found("builds", &known), Err(Unfound::Ambiguous(ambiguous.to_owned())));
-        assert_eq!(found("ci/feeds", &known), Err(Unfound::Unknown));
-        assert_eq!(found("builds", &["ci/builds", "builds"]), Ok(1), "a full name comes first");
+        assert_eq!(find("builds", &known), Err(Unfound::Ambiguous(ambiguous.to_owned())));
+        assert_eq!(find("ci/feeds", &known), Err(Unfound::Unknown));
+        assert_eq!(find("builds", &["ci/builds", "builds"]), Ok(1), "a full name comes first");
     }
 
     #[test]
     fn an_unknown_name_is_answered_with_a_similar_one_or_with_all() {
-        let answer = |name: &str, known: &[&str]| {
-            let known = names(known);
-            known_names(name, &known.iter().collect::<Vec<_>>(), ": use")
-        };
+        let answer = |name: &str, known: &[&str]| known_names(name, known, ": use");
         assert_eq!(answer("buids", &["ci/builds"]), "; did you mean builds?");
         assert_eq!(answer("ci/buids", &["ci/builds"]), "; did you mean ci/builds?");
         assert_eq!(answer("x", &["ci/builds", "feeds"]), ": use one of: ci/builds, feeds");
