@@ -95,10 +95,10 @@ enum Step {
     Scale(usize),
     /// The scaling of this class looks at it.
     ScaleClass(usize),
-    /// Documents come at other rates: the change of this number in the load.
+    /// Rates or weights are others: the change of this number in the load.
     ChangeRates(usize),
-    /// The manifests of pipelines follow that change.
-    EditPipelines(usize),
+    /// The manifests follow that change.
+    EditManifests(usize),
 }
 
 struct ClusterState<'a> {
@@ -279,7 +279,7 @@ impl<'a, S: Slots> Fleet<'a, S> {
             Step::Scale(cluster) => self.autoscale(cluster),
             Step::ScaleClass(cluster) => self.take_look(cluster),
             Step::ChangeRates(index) => self.change_rates(index),
-            Step::EditPipelines(index) => self.edit_pipelines(index),
+            Step::EditManifests(index) => self.edit_manifests(index),
         }
     }
 

@@ -318,14 +318,10 @@ impl Slots for Leases<'_> {
         }
     }
 
-    fn edit_pipelines(&mut self, change: &RateChange, now: Moment) -> Result<()> {
+    fn edit_manifests(&mut self, change: &RateChange, now: Moment) -> Result<()> {
         self.now = now;
         let mut desired = self.cell.desired().clone();
-        for (name, rate) in &change.rates {
-            if let Some(pipeline) = desired.pipelines.get_mut(name) {
-                Arc::make_mut(pipeline).load = *rate;
-            }
-        }
+        change.put_into(&mut desired);
         self.cell.set_desired(desired, now)?;
         self.take_happenings();
         Ok(())

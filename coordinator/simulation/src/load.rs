@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{Class, Cluster, Desired, workers_for};
 use leasehold_manifest::{CountOrPercent, Problem, YamlFile};
-use leasehold_types::{ClusterName, Load as DocumentLoad, PipelineName};
+use leasehold_types::{ClusterName, Load as DocumentLoad, PipelineName, StreamKey};
 
 pub(crate) use self::arrivals::Arrivals;
 pub use self::distribution::Distribution;
@@ -42,18 +42,21 @@ pub struct Load {
     pub(crate) desired: Desired,
     /// The clusters and classes, in the order of the file.
     pub(crate) clusters: Vec<ClusterLoad>,
-    /// When the rates of pipelines change after the start, in the order of time.
+    /// When the rates of pipelines and the weights of streams change after the start, in the order
+    /// of time.
     pub(crate) rate_changes: Vec<RateChange>,
     /// What happens, in the order of time.
     pub(crate) events: Vec<TimedEvent>,
 }
 
-/// Documents come to some pipelines at other rates from a time on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Documents come to some pipelines at other rates from a time on, and some streams have other
+/// weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RateChange {
     /// After the start.
     pub(crate) at: Duration,
     pub(crate) rates: BTreeMap<PipelineName, DocumentLoad>,
+    pub(crate) weights: BTreeMap<StreamKey, u32>,
 }
 
 /// The load of one cluster or class.
@@ -166,6 +169,29 @@ impl LoadFile {
         csv: &BTreeMap<String, String>,
     ) -> Result<Load, Vec<Problem>> {
         check::resolve(&self.0, desired, csv)
+    }
+}
+
+impl RateChange {
+    /// Puts the changed rates and weights into the manifests.
+    pub(crate) fn put_into(&self, desired: &mut Desired) {
+        for (name, rate) in &self.rates {
+            if let Some(pipeline) = desired.pipelines.get_mut(name) {
+                Arc::make_mut(pipeline).load = *rate;
+            }
+        }
+        for (name, set) in &mut desired.sets {
+            let own = self.weights.iter().filter(|(stream, _)| stream.set == *name);
+            let own: BTreeMap<_, _> =
+                own.map(|(stream, weight)| (&stream.stream, *weight)).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let streams = Arc::make_mut(&mut Arc::make_mut(set).streams);
+            for stream in streams {
+                stream.weight = own.get(&stream.name).copied().unwrap_or(stream.weight);
+            }
+        }
     }
 }
 

@@ -85,8 +85,8 @@ pub(crate) trait Slots {
     /// Documents come to pipelines at other rates.
     fn change_rates(&mut self, _change: &RateChange, _now: Moment) {}
 
-    /// The manifests of pipelines follow their rates.
-    fn edit_pipelines(&mut self, _change: &RateChange, _now: Moment) -> Result<()> {
+    /// The manifests have the other rates of pipelines, and weights of streams.
+    fn edit_manifests(&mut self, _change: &RateChange, _now: Moment) -> Result<()> {
         Ok(())
     }
 

@@ -327,6 +327,21 @@ fn a_lower_budget_ends_no_job_and_lets_none_begin() {
     assert_eq!(after.windows(2).find(grows), None, "none begins above the budget: {after:?}");
 }
 
+/// Streams that were balanced with equal weights are so no longer.
+#[test]
+fn streams_move_when_their_weights_change() {
+    let moves = |weight: u32| {
+        let streams = format!(
+            "streams: [{{set: cars, names: [stream-0, stream-1, stream-5, stream-6], weights: \
+             [{{at: \"00:00\", weight: 1}}, {{at: \"01:00\", weight: {weight}}}]}}]\n"
+        );
+        let load = load(&(load_file("") + &streams), &budgets_and_streams());
+        let run = run(&load, Side::Leasehold, IdleTime::Skipped, 1).unwrap().clusters.remove(0);
+        run.streams.map(|streams| streams.moves).unwrap()
+    };
+    assert!(moves(10) > moves(1), "{} and {}", moves(10), moves(1));
+}
+
 fn problems(text: &str) -> Vec<String> {
     let read = LoadFile::read("load.yaml", text);
     let resolved = read.and_then(|file| file.resolve(&budgets(), &BTreeMap::new()));

@@ -50,21 +50,23 @@ impl<S: Slots> Fleet<'_, S> {
         self.scale_class(cluster)
     }
 
-    /// Documents come to pipelines at other rates. Their manifests follow.
+    /// Documents come to pipelines at other rates, or streams have other weights. The manifests
+    /// follow.
     pub(super) fn change_rates(&mut self, index: usize) -> Result<()> {
         let load = self.load;
         self.slots.change_rates(&load.rate_changes[index], self.now);
-        self.edit_pipelines(index)
+        self.edit_manifests(index)
     }
 
-    /// The manifests of pipelines follow their rates. While the API server is away this waits.
-    pub(super) fn edit_pipelines(&mut self, index: usize) -> Result<()> {
+    /// The manifests follow the rates of pipelines and the weights of streams. While the API server
+    /// is away this waits.
+    pub(super) fn edit_manifests(&mut self, index: usize) -> Result<()> {
         if self.away_until.is_some() {
-            self.delayed.push(Step::EditPipelines(index));
+            self.delayed.push(Step::EditManifests(index));
             return Ok(());
         }
         let load = self.load;
-        self.slots.edit_pipelines(&load.rate_changes[index], self.now)?;
+        self.slots.edit_manifests(&load.rate_changes[index], self.now)?;
         (0..self.clusters.len()).try_for_each(|cluster| self.scale_class(cluster))
     }
 

@@ -4,6 +4,7 @@
 mod durations;
 mod events;
 mod rates;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -103,7 +104,10 @@ impl Checker<'_> {
         desired.clusters.retain(|name, _| has_load(name));
         desired.sets.retain(|_, set| has_load(&set.cluster));
         desired.unread.clear();
-        let rate_changes = self.pipelines(&mut desired);
+        let mut changes = BTreeMap::new();
+        self.pipelines(&mut desired, &mut changes);
+        self.weights(&mut desired, &mut changes);
+        let rate_changes = changes.into_values().collect();
         Some(Load { length, desired, clusters, rate_changes, events })
     }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
+    StreamSet,
 };
 use leasehold_manifest::Problem;
-use leasehold_types::{ClusterName, Load as DocumentLoad, NodeName, PipelineName};
+use leasehold_types::{
+    ClusterName, Load as DocumentLoad, NodeName, PipelineName, SetName, StreamName,
+};
 
 use super::{Load, LoadFile};
 
@@ -261,4 +264,59 @@ fn pipelines_have_the_rate_of_the_start_and_change_it_with_the_time_of_the_day()
     let [change] = load.rate_changes.as_slice() else { panic!("{:?}", load.rate_changes) };
     assert_eq!(change.at.as_secs(), 12 * 3600);
     assert_eq!(change.rates, [(name, DocumentLoad::per_second(9).unwrap())].into());
+}
+
+#[test]
+fn what_is_wrong_with_the_weights_of_streams_is_named_with_what_to_do() {
+    let stream = |number| Stream {
+        name: StreamName::new(&format!("stream-{number}")).unwrap(),
+        weight: 1,
+        dedicated: false,
+    };
+    let set = StreamSet {
+        cluster: "web/feeds".parse().unwrap(),
+        streams: Arc::new((0..2).map(stream).collect()),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: Duration::from_secs(30),
+        moves: Moves {
+            per_round_max: usize::MAX,
+            cooldown: Duration::from_secs(30),
+            settle: Duration::from_secs(1),
+        },
+    };
+    let sets = [(SetName::new("cars").unwrap(), Arc::new(set))].into();
+    let desired = Desired { sets, ..desired() };
+    let wrong = |streams: &str| {
+        let clusters = "clusters: [{name: feeds, workers: 2}]";
+        let text = format!("for: 3h\n{clusters}\nstreams: [{streams}]\n");
+        resolve(&text, &desired).unwrap_err()[0].to_string()
+    };
+    let weights = "weights: [{at: \"00:00\", weight: 1}]";
+    for (streams, problem) in [
+        (
+            format!("{{set: cras, names: [stream-0], {weights}}}"),
+            "streams[0].set: is cras, which no StreamSet of the clusters is called",
+        ),
+        (
+            format!("{{set: cars, names: [stream-x], {weights}}}"),
+            "streams[0].names[0]: is stream-x, which cars does not have; did you mean stream-",
+        ),
+        (format!("{{set: cars, names: [], {weights}}}"), "streams[0].names: is empty: name the"),
+        (
+            format!("{{set: cars, names: [stream-0, stream-0], {weights}}}"),
+            "streams[0].names: has stream-0 again: give its weights once",
+        ),
+        (
+            "{set: cars, names: [stream-0], weights: [{at: \"00:00\", weight: 0}]}".to_owned(),
+            "streams[0].weights[0].weight: is 0, but must be from 1 to 1000000",
+        ),
+        (
+            "{set: cars, names: [stream-0], weights: []}".to_owned(),
+            "streams[0].weights: is empty: give at least one",
+        ),
+    ] {
+        let found = wrong(&streams);
+        assert!(found.contains(problem), "{problem}: {found}");
+    }
 }

@@ -18,6 +18,8 @@ pub(super) struct LoadSpec {
     #[serde(default)]
     pub(super) pipelines: Vec<PipelineRateSpec>,
     #[serde(default)]
+    pub(super) streams: Vec<StreamWeightSpec>,
+    #[serde(default)]
     pub(super) events: Vec<EventSpec>,
 }
 
@@ -85,6 +87,22 @@ pub(super) struct RateSpec {
 pub(super) struct RateStepSpec {
     pub(super) at: DayTime,
     pub(super) per_second: Rate,
+}
+
+/// Streams of a set whose weights are others than those of the manifest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct StreamWeightSpec {
+    pub(super) set: String,
+    pub(super) names: Vec<String>,
+    pub(super) weights: Vec<WeightStepSpec>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct WeightStepSpec {
+    pub(super) at: DayTime,
+    pub(super) weight: u32,
 }
 
 /// Exactly one of its fields is given.

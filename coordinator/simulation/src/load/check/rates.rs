@@ -44,7 +44,7 @@ impl Checker<'_> {
 
     fn steps(&mut self, at: &str, steps: &[StepSpec]) -> Option<Vec<(Duration, f64)>> {
         let times: Vec<DayTime> = steps.iter().map(|step| step.at).collect();
-        let mut is_good = self.are_in_order(at, &times);
+        let mut is_good = self.are_in_order(&format!("{at}.steps"), &times);
         let mut rates = Vec::new();
         for (index, step) in steps.iter().enumerate() {
             match self.rate(&format!("{at}.steps[{index}].perHour"), step.per_hour) {
@@ -56,15 +56,15 @@ impl Checker<'_> {
     }
 
     /// Whether the times of steps are in order, and there is one at least.
-    fn are_in_order(&mut self, at: &str, times: &[DayTime]) -> bool {
+    pub(super) fn are_in_order(&mut self, at: &str, times: &[DayTime]) -> bool {
         if times.is_empty() {
-            self.blame(&format!("{at}.steps"), "is empty: give at least one");
+            self.blame(at, "is empty: give at least one");
             return false;
         }
         let mut is_good = true;
         for (index, pair) in times.windows(2).enumerate() {
             if pair[0] >= pair[1] {
-                let field = format!("{at}.steps[{}].at", index + 1);
+                let field = format!("{at}[{}].at", index + 1);
                 self.blame(&field, "is not after the step before: sort the steps");
                 is_good = false;
             }
@@ -85,10 +85,13 @@ impl Checker<'_> {
         None
     }
 
-    /// Gives the pipelines of these manifests the rates of the start. Returns when others follow.
-    pub(super) fn pipelines(&mut self, desired: &mut Desired) -> Vec<RateChange> {
+    /// Gives the pipelines of these manifests the rates of the start, and adds when others follow.
+    pub(super) fn pipelines(
+        &mut self,
+        desired: &mut Desired,
+        changes: &mut BTreeMap<Duration, RateChange>,
+    ) {
         self.leave_out_pipelines(desired);
-        let mut changes: BTreeMap<Duration, BTreeMap<PipelineName, DocumentLoad>> = BTreeMap::new();
         let mut seen: Vec<PipelineName> = Vec::new();
         for (index, spec) in self.file.value.pipelines.iter().enumerate() {
             let at = format!("pipelines[{index}]");
@@ -105,11 +108,12 @@ impl Checker<'_> {
             if let Some(pipeline) = desired.pipelines.get_mut(&name) {
                 Arc::make_mut(pipeline).load = rates.at(Duration::ZERO).0;
             }
-            for (time, rate) in rates.changes(self.file.value.length.0) {
-                changes.entry(time).or_default().insert(name.clone(), rate);
+            for (at, rate) in rates.changes(self.file.value.length.0) {
+                let change = changes.entry(at).or_default();
+                change.at = at;
+                change.rates.insert(name.clone(), rate);
             }
         }
-        changes.into_iter().map(|(at, rates)| RateChange { at, rates }).collect()
     }
 
     /// Leaves out the pipelines of which no class has a load. A pipeline of which only some have is
@@ -171,7 +175,7 @@ impl Checker<'_> {
                 let times: Vec<DayTime> = steps.iter().map(|step| step.at).collect();
                 let of_step = |step: &RateStepSpec| (step.at.0, step.per_second.0);
                 let rates = steps.iter().map(of_step).collect();
-                self.are_in_order(at, &times).then_some(rates)?
+                self.are_in_order(&format!("{at}.steps"), &times).then_some(rates)?
             }
             (Some(_), Some(_)) => {
                 self.blame(at, "gives both perSecond and steps: keep one");
