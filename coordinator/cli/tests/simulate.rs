@@ -78,7 +78,7 @@ fn a_report_is_one_file_with_plots() {
 #[test]
 fn the_ready_examples_run_and_keep_the_budget() {
     let folder = root().join("deploy/simulations");
-    for name in ["builds", "transcoding", "feeds"] {
+    for name in ["builds", "functions", "transcoding", "feeds"] {
         let example = folder.join(name);
         let output = simulate_in(&example, &["-o", "json"]);
         let outcome: Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
@@ -91,6 +91,38 @@ fn the_ready_examples_run_and_keep_the_budget() {
         }
         assert_eq!(side["streams"].is_object(), name == "feeds", "{name}: {}", side["streams"]);
     }
+}
+
+#[test]
+fn the_ready_example_of_pipelines_serves_them_within_the_capacity_of_its_workers() {
+    let output = simulate_in(&root().join("deploy/simulations/documents"), &["-o", "json"]);
+    let outcome: Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
+    for class in outcome["clusters"].as_array().expect("classes") {
+        let [side] = class["sides"].as_array().expect("sides").as_slice() else {
+            panic!("Leasehold alone serves pipelines: {class}")
+        };
+        let figures = &side["class"];
+        let most = figures["workerLoadMax"].as_f64().expect("a part");
+        assert!(most > 0.5 && most <= 1.0, "{figures}");
+        assert_eq!(figures["workersWanted"].as_array().map(Vec::len), Some(480), "{figures}");
+        let used = figures["utilization"].as_f64().expect("a part");
+        assert!(used > 0.2 && used < 1.0, "{figures}");
+    }
+    let pipelines = outcome["pipelines"].as_array().expect("pipelines");
+    let names: Vec<_> =
+        pipelines.iter().filter_map(|figures| figures["pipeline"].as_str()).collect();
+    assert_eq!(names, ["archive", "mail", "news"]);
+    assert_eq!(pipelines[0]["documents"], 5 * 24 * 3600, "the rate of its manifest");
+    for figures in pipelines {
+        // A lost machine is replaced within two minutes.
+        let longest = figures["unservedMaxSeconds"].as_f64().expect("seconds");
+        assert!(longest < 120.0, "{figures}");
+    }
+    let table = succeeded(&simulate_in(&root().join("deploy/simulations/documents"), &[]));
+    for words in ["Class enrich, 24h", "Pipelines, 24h", "WANTED", "UNSERVED"] {
+        assert!(table.contains(words), "no {words} in\n{table}");
+    }
+    assert!(!table.contains("WASTED"), "no job is simulated:\n{table}");
 }
 
 /// `tests/tests/agreement.rs` compares these figures with what the demo measures. Six workers own
@@ -114,19 +146,22 @@ fn the_demo_moves_the_fewest_streams_and_its_rollout_ends_with_its_first_jobs() 
     assert_eq!(side["jobs"]["killed"], 2, "those of the lost machine: {side}");
 }
 
-/// The blocks of YAML on the page: a manifest, then a load.
+/// The blocks of YAML on the page: manifests, then a load for them, and again.
 #[test]
-fn the_load_on_the_page_is_valid() {
+fn the_loads_on_the_page_are_valid() {
     let page = std::fs::read_to_string(root().join("docs/SIMULATE.md")).expect("the page");
     let blocks: Vec<&str> = page
         .split("```yaml\n")
         .skip(1)
         .filter_map(|rest| rest.split_once("```").map(|(block, _)| block))
         .collect();
-    let [manifest, load] = blocks.as_slice() else { panic!("two blocks: {blocks:?}") };
-    let folder = folder(manifest, load);
-    std::fs::write(folder.path().join("durations.csv"), "seconds\n60\n600\n").expect("a file");
-    succeeded(&simulate_in(folder.path(), &[]));
+    assert_eq!(blocks.len(), 6, "three of each: {blocks:?}");
+    for pair in blocks.chunks(2) {
+        let folder = folder(pair[0], pair[1]);
+        let csv = folder.path().join("durations.csv");
+        std::fs::write(csv, "seconds\n60\n600\n").expect("a file");
+        succeeded(&simulate_in(folder.path(), &[]));
+    }
 }
 
 #[test]
