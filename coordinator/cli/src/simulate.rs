@@ -31,19 +31,22 @@ const PROBLEMS_SHOWN_MAX: usize = 20;
 #[command(after_help = "\
 It asks no coordinator and changes nothing. The real cores of a coordinator and its agents run in
 simulated time; beside them it shows what a plain Deployment with a fixed pool for each pod, and one
-with a HorizontalPodAutoscaler, make of the same jobs. The same files and seed have the same result.
-docs/SIMULATE.md says what the file of a load has, and what is left out.
+with a HorizontalPodAutoscaler, make of the same jobs; of pipelines it shows for how long they are
+not served. The same files and seed have the same result. docs/SIMULATE.md says what the file of a
+load has, and what is left out.
 
 Examples:
   leasehold simulate -f deploy/simulations/builds/manifests.yaml \\
       --load deploy/simulations/builds/load.yaml
   leasehold simulate -f manifests/ --load load.yaml --report simulation.html
+  leasehold simulate -f deploy/simulations/documents/manifests.yaml \\
+      --load deploy/simulations/documents/load.yaml
   leasehold simulate -f manifests/ --load load.yaml --seed 7 -o json")]
 pub(crate) struct Args {
     /// The manifests: a file, or a folder with the folders below it
     #[arg(short, long, value_name = "FILE|FOLDER")]
     filename: PathBuf,
-    /// The load: which jobs arrive, how long they run, and what happens to the fleet
+    /// The load: which jobs and documents come, how long jobs run, and what happens to the fleet
     #[arg(short, long, value_name = "FILE")]
     load: PathBuf,
     /// Another number draws other arrivals and run times

@@ -300,7 +300,7 @@ fn what_is_wrong_with_the_weights_of_streams_is_named_with_what_to_do() {
         ),
         (
             format!("{{set: cars, names: [stream-x], {weights}}}"),
-            "streams[0].names[0]: is stream-x, which cars does not have; did you mean stream-",
+            "streams[0].names[0]: is stream-x, which cars does not have: name one of its streams",
         ),
         (format!("{{set: cars, names: [], {weights}}}"), "streams[0].names: is empty: name the"),
         (

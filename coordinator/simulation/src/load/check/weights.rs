@@ -55,7 +55,9 @@ impl Checker<'_> {
                 Some(stream) => streams.push(StreamKey { set: set.clone(), stream }),
                 None => {
                     let near = did_you_mean(name, known.iter().map(|known| known.as_str()));
-                    let message = format!("is {name}, which {set} does not have{near}");
+                    let message = format!(
+                        "is {name}, which {set} does not have: name one of its streams{near}"
+                    );
                     self.blame(&format!("{at}.names[{index}]"), message);
                 }
             }
