@@ -17,6 +17,8 @@ pub struct ClassFigures {
     pub utilization: f64,
     /// The most load that one worker had, as a part of its capacity.
     pub worker_load_max: f64,
+    /// The most workers that ran at once, those that end included.
+    pub workers_max: u32,
     /// The most workers that autoscalers were told to have.
     pub workers_wanted_max: u32,
     /// The course: the most workers that autoscalers were told to have in each part of the time.
@@ -25,7 +27,8 @@ pub struct ClassFigures {
 
 /// The figures of a class that people compare: for each a title, and what it counts. The texts of
 /// [`ClassFigures::figures`] are in this order.
-pub const CLASS_FIGURES: [(&str, &str); 4] = [
+pub const CLASS_FIGURES: [(&str, &str); 5] = [
+    ("WORKERS", "the most workers at once, those that end included"),
     ("SHARED", "the part of the workers' capacity that their shares had, over the whole time"),
     ("FULLEST", "the most of its capacity that the shares of one worker had"),
     ("WANTED", "the most workers that autoscalers were told to have"),
@@ -38,6 +41,7 @@ impl ClassFigures {
     pub fn figures(&self) -> [String; CLASS_FIGURES.len()] {
         let percent = |part: f64| format!("{:.1}%", part * 100.0);
         [
+            self.workers_max.to_string(),
             percent(self.utilization),
             percent(self.worker_load_max),
             self.workers_wanted_max.to_string(),
@@ -72,14 +76,15 @@ impl WantedRecorder {
         self.fill(self.part);
     }
 
-    /// The figures, with those of the shares.
-    pub(crate) fn finish(mut self, shares: ShareFigures) -> ClassFigures {
+    /// The figures, with the most workers that ran, and those of the shares.
+    pub(crate) fn finish(mut self, workers_max: u32, shares: ShareFigures) -> ClassFigures {
         self.fill(PARTS - 1);
         let ShareFigures { moves, utilization, worker_load_max } = shares;
         ClassFigures {
             moves,
             utilization,
             worker_load_max,
+            workers_max,
             workers_wanted_max: self.course.iter().copied().max().unwrap_or(0),
             workers_wanted: self.course,
         }
@@ -107,8 +112,9 @@ mod tests {
         recorder.set(5, at(25));
         recorder.set(1, at(27));
         recorder.set(2, at(40));
-        let figures = recorder.finish(ShareFigures::default());
+        let figures = recorder.finish(7, ShareFigures::default());
         assert_eq!(figures.workers_wanted[..6], [3, 3, 5, 1, 2, 2]);
         assert_eq!((figures.workers_wanted[PARTS - 1], figures.workers_wanted_max), (2, 5));
+        assert_eq!(figures.figures(), ["7", "0.0%", "0.0%", "5", "0"]);
     }
 }

@@ -226,7 +226,8 @@ impl<'a, S: Slots> Fleet<'a, S> {
         let runs = clusters.into_iter().enumerate().map(|(index, cluster)| {
             let Recorded { jobs, course, phases } = cluster.recorder.finish();
             let phases = starts.figures(load, &phases, slots.moves(index));
-            let class = cluster.class.map(|class| class.finish(&slots, index, end));
+            let shares = slots.shares(index, end);
+            let class = cluster.class.map(|class| class.finish(jobs.workers_max, shares));
             ClusterRun { jobs, streams: slots.streams(index, end), class, course, phases }
         });
         Ok(FleetRun { clusters: runs.collect(), pipelines: slots.pipelines(end) })

@@ -143,10 +143,12 @@ struct Meanings {
 }
 
 impl Meanings {
+    /// A line for each figure, and an empty one between clusters, classes and pipelines.
     fn text(&self) -> String {
-        let Self { of_clusters, of_classes, of_pipelines } = self;
-        let all = [of_clusters, of_classes, of_pipelines].into_iter().flat_map(|of| of.iter());
-        all.map(|(title, meaning)| format!("  {title:<9} {meaning}\n")).collect()
+        let line = |(title, meaning): &(&str, &str)| format!("  {title:<9} {meaning}\n");
+        let all = [self.of_clusters, self.of_classes, self.of_pipelines].into_iter();
+        let texts = all.filter(|of| !of.is_empty()).map(|of| of.iter().map(line).collect());
+        texts.collect::<Vec<String>>().join("\n")
     }
 }
 

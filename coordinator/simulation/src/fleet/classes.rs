@@ -8,6 +8,7 @@ use crate::class_record::{ClassFigures, WantedRecorder};
 use crate::class_scaler::{self, ClassScaler, LOOKS_EVERY, NOT_READY_AFTER};
 use crate::deployment::PodNumber;
 use crate::load::ClusterLoad;
+use crate::served_shares::ShareFigures;
 use crate::slots::Slots;
 
 /// What scales a class, and what is recorded of it.
@@ -18,9 +19,9 @@ pub(super) struct ClassState {
 }
 
 impl ClassState {
-    /// The figures of the class at this place of a load.
-    pub(super) fn finish(self, slots: &impl Slots, cluster: usize, end: Moment) -> ClassFigures {
-        self.wanted.finish(slots.shares(cluster, end).unwrap_or_default())
+    /// The figures of a class that had so many workers at once, and of its shares.
+    pub(super) fn finish(self, workers_max: u32, shares: Option<ShareFigures>) -> ClassFigures {
+        self.wanted.finish(workers_max, shares.unwrap_or_default())
     }
 }
 

@@ -12,7 +12,6 @@ use crate::admin::output::{Column, TableRow, number, table, text as words};
 
 /// The figures of a class.
 struct ClassRow {
-    workers_max: u32,
     figures: [String; CLASS_FIGURES.len()],
 }
 
@@ -32,15 +31,15 @@ struct PipelineRow {
 impl TableRow for ClassRow {
     const PLURAL: &'static str = "classes";
     const COLUMNS: &'static [Column<Self>] = &[
-        number("WORKERS", |row| row.workers_max.to_string()),
         number(CLASS_FIGURES[0].0, |row| row.figures[0].clone()),
         number(CLASS_FIGURES[1].0, |row| row.figures[1].clone()),
         number(CLASS_FIGURES[2].0, |row| row.figures[2].clone()),
         number(CLASS_FIGURES[3].0, |row| row.figures[3].clone()),
+        number(CLASS_FIGURES[4].0, |row| row.figures[4].clone()),
     ];
 
     fn name(&self) -> String {
-        self.workers_max.to_string()
+        self.figures[0].clone()
     }
 }
 
@@ -76,7 +75,7 @@ impl TableRow for PipelineRow {
 /// The figures of a class, and the course of its workers.
 pub(super) fn text(cluster: &ClusterOutcome, class: &ClassFigures) -> String {
     let Some(side) = cluster.sides.first() else { return String::new() };
-    let row = ClassRow { workers_max: side.jobs.workers_max, figures: class.figures() };
+    let row = ClassRow { figures: class.figures() };
     let parts = side.course.workers.len();
     let part = |line: usize| {
         let range = parts * line / COURSE_LINES..parts * (line + 1) / COURSE_LINES;
@@ -119,9 +118,14 @@ mod tests {
             workers: (1..=12).collect(),
         };
         let workers_wanted = (1..=12).rev().collect();
-        let class =
-            ClassFigures { moves: 5, utilization: 0.5, workers_wanted, ..ClassFigures::default() };
-        let jobs = JobFigures { workers_max: 12, ..JobFigures::default() };
+        let class = ClassFigures {
+            moves: 5,
+            utilization: 0.5,
+            workers_max: 12,
+            workers_wanted,
+            ..ClassFigures::default()
+        };
+        let jobs = JobFigures::default();
         let (side, class, phases) = (Side::Leasehold, Some(class), Vec::new());
         let side = SideOutcome { side, jobs, streams: None, class, course, phases };
         let clusters = vec![ClusterOutcome { cluster: "blue".to_owned(), sides: vec![side] }];
