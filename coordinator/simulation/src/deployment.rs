@@ -62,6 +62,11 @@ impl Deployment {
         self.replicas = replicas;
     }
 
+    /// The pods that count: all that are neither deleted nor replaced.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = PodNumber> {
+        self.pods.keys().copied()
+    }
+
     /// Whether a rollout has pods left to replace.
     pub(crate) fn is_rolling(&self) -> bool {
         self.counts.new != self.pods.len() as u32

@@ -279,7 +279,10 @@ impl<'a, S: Slots> Fleet<'a, S> {
             Step::ApiServerBack => self.end_outage(),
             Step::Scale(cluster) => self.autoscale(cluster),
             Step::ScaleClass(cluster) => self.take_look(cluster),
-            Step::ChangeRates(index) => self.change_rates(index),
+            Step::ChangeRates(index) => {
+                self.change_rates(index);
+                Ok(())
+            }
             Step::EditManifests(index) => self.edit_manifests(index),
         }
     }

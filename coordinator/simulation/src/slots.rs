@@ -90,7 +90,8 @@ pub(crate) trait Slots {
         Ok(())
     }
 
-    /// What the coordinator says of a class; none of another cluster, or where none leads.
+    /// What the coordinator says of a class; none of another cluster, or while none has read the
+    /// manifests.
     fn class(&self, _cluster: usize) -> Option<ClassView> {
         None
     }

@@ -52,20 +52,15 @@ impl<S: Slots> Fleet<'_, S> {
     }
 
     /// Documents come to pipelines at other rates, or streams have other weights. The manifests
-    /// follow.
-    pub(super) fn change_rates(&mut self, index: usize) -> Result<()> {
+    /// follow, in a step of their own, which waits while the API server is away.
+    pub(super) fn change_rates(&mut self, index: usize) {
         let load = self.load;
         self.slots.change_rates(&load.rate_changes[index], self.now);
-        self.edit_manifests(index)
+        self.schedule.add(self.now, Step::EditManifests(index));
     }
 
-    /// The manifests follow the rates of pipelines and the weights of streams. While the API server
-    /// is away this waits.
+    /// The manifests follow the rates of pipelines and the weights of streams.
     pub(super) fn edit_manifests(&mut self, index: usize) -> Result<()> {
-        if self.away_until.is_some() {
-            self.delayed.push(Step::EditManifests(index));
-            return Ok(());
-        }
         let load = self.load;
         self.slots.edit_manifests(&load.rate_changes[index], self.now)?;
         (0..self.clusters.len()).try_for_each(|cluster| self.scale_class(cluster))
@@ -76,7 +71,9 @@ impl<S: Slots> Fleet<'_, S> {
     pub(super) fn scale_class(&mut self, cluster: usize) -> Result<()> {
         let Some(view) = self.slots.class(cluster) else { return Ok(()) };
         let (now, is_away) = (self.now, self.away_until.is_some());
-        let lost = self.pods.iter().filter(|pod| is_long_lost(pod, cluster, now)).count();
+        let deployment = &self.clusters[cluster].deployment;
+        let is_lost = |pod: &PodNumber| is_long_lost(&self.pods[*pod], now);
+        let lost = deployment.pods().filter(is_lost).count();
         let state = &mut self.clusters[cluster];
         let Some(class) = &mut state.class else { return Ok(()) };
         class.wanted.set(class_scaler::asked(&view), now);
@@ -111,9 +108,9 @@ impl<S: Slots> Fleet<'_, S> {
     }
 }
 
-/// Whether the machine of a class's pod was lost so long ago that its node is not ready, and the
-/// pod is not replaced yet.
-fn is_long_lost(pod: &Pod, cluster: usize, now: Moment) -> bool {
-    let is_lost = pod.cluster == cluster && pod.phase == PodPhase::Lost;
+/// Whether the machine of a pod was lost so long ago that its node is not ready, and the pod is not
+/// replaced yet.
+fn is_long_lost(pod: &Pod, now: Moment) -> bool {
+    let is_lost = pod.phase == PodPhase::Lost;
     is_lost && pod.lost_at.is_some_and(|at| at + NOT_READY_AFTER <= now)
 }

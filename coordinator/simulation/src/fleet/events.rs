@@ -12,7 +12,7 @@ impl<S: Slots> Fleet<'_, S> {
     /// platform reads what became of a node.
     pub(super) fn needs_api_server(&self, step: Step) -> bool {
         match step {
-            Step::Replace(_) | Step::Gone(_) => true,
+            Step::Replace(_) | Step::Gone(_) | Step::EditManifests(_) => true,
             Step::Event(index) => match self.load.events[index].event {
                 FleetEvent::Rollout { .. }
                 | FleetEvent::Scale { .. }
@@ -23,6 +23,8 @@ impl<S: Slots> Fleet<'_, S> {
             },
             // An autoscaler looks again and again, whether the API server is there or not.
             Step::Scale(_)
+            | Step::ScaleClass(_)
+            | Step::ChangeRates(_)
             | Step::Arrive(_)
             | Step::EndJob(..)
             | Step::Ready(_)
