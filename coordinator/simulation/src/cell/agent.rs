@@ -1,6 +1,6 @@
 //! A worker of a cell and its agent, as the cell keeps them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_agent_core::{Config, Holder, Memory, UnwrittenJournal};
 use leasehold_coordinator_core::event::ConnId;
@@ -41,6 +41,9 @@ pub(super) struct Agent {
     pub(super) serves_pipelines: bool,
     /// The shares that its worker is to release.
     asked: BTreeSet<(StreamKey, Token)>,
+    /// The loads of its shares, while its effects are carried out. A lease is copied with all its
+    /// shares: once for each grant would take quadratic time.
+    loads: Option<BTreeMap<ShareKey, Load>>,
 }
 
 impl Agent {
@@ -71,6 +74,7 @@ impl Agent {
             has_new_stream: false,
             serves_pipelines,
             asked: BTreeSet::new(),
+            loads: None,
         }
     }
 
@@ -86,11 +90,19 @@ impl Agent {
     }
 
     /// The load of a share, nothing if it has been given back since; none of a stream.
-    pub(super) fn load_of(&self, stream: &StreamKey, now: Moment) -> Option<Load> {
+    pub(super) fn load_of(&mut self, stream: &StreamKey, now: Moment) -> Option<Load> {
         let key = ShareKey::of(stream)?;
-        let mut shares = self.holder.peek(now).bindings.into_iter();
-        let share = shares.find(|share| share.key == key);
-        Some(share.map_or(Load::ZERO, |share| share.load))
+        let holder = &self.holder;
+        let loads = self.loads.get_or_insert_with(|| {
+            let shares = holder.peek(now).bindings.into_iter();
+            shares.map(|share| (share.key, share.load)).collect()
+        });
+        Some(loads.get(&key).copied().unwrap_or(Load::ZERO))
+    }
+
+    /// Its lease may be another one from now on: the loads of its shares are looked up again.
+    pub(super) fn forget_loads(&mut self) {
+        self.loads = None;
     }
 
     /// Whether it drains, and its worker serves pipelines until others have room, or until the

@@ -185,6 +185,7 @@ impl Cell {
                 self.carry_out(worker, effect)?;
             }
             let agent = &mut self.agents[worker];
+            agent.forget_loads();
             if std::mem::take(&mut agent.has_new_stream) {
                 // Its worker looks at the lease at once.
                 let _ = agent.holder.lease(now);
