@@ -207,8 +207,16 @@ fn what_is_wrong_with_classes_and_the_rates_of_pipelines_is_named_with_what_to_d
         ),
         (
             format!("{both}pipelines: [{{name: first, rate: {{perSecond: 21}}}}]\n"),
-            "pipelines[0].rate: can never fit: class blue: 1 node of 21 documents per second needs \
-             3 workers of capacity 10, and maxReplicas is 2",
+            "load.yaml:3:45: pipelines[0].rate.perSecond: is a rate that can never fit: class \
+             blue: 1 node of 21 documents per second needs 3 workers of capacity 10, and \
+             maxReplicas is 2",
+        ),
+        (
+            format!(
+                "{both}pipelines: [{{name: first, rate: {{steps: [{{at: \"01:00\", perSecond: 1}}, \
+                 {{at: \"02:00\", perSecond: 21}}]}}}}]\n"
+            ),
+            "pipelines[0].rate.steps[1].perSecond: is a rate that can never fit: class blue",
         ),
         (
             format!("{both}pipelines: [{{name: first, rate: {{}}}}]\n"),

@@ -35,11 +35,6 @@ impl<T: Copy> DaySteps<T> {
         (value, Some(time + (next - in_day)))
     }
 
-    /// Every value that holds at some time.
-    pub(super) fn values(&self) -> impl Iterator<Item = T> {
-        self.steps.iter().map(|(_, value)| *value)
-    }
-
     /// The times after the start at which another step begins, below `length`, with its value.
     pub(super) fn changes(&self, length: Duration) -> impl Iterator<Item = (Duration, T)> {
         let next = move |time: &Duration| {

@@ -104,7 +104,7 @@ impl Checker<'_> {
             let Some(rates) = self.document_rates(&format!("{at}.rate"), &spec.rate) else {
                 continue;
             };
-            self.rates_fit(&at, &name, &rates, desired);
+            self.rates_fit(&format!("{at}.rate"), &name, &spec.rate, desired);
             if let Some(pipeline) = desired.pipelines.get_mut(&name) {
                 Arc::make_mut(pipeline).load = rates.at(Duration::ZERO).0;
             }
@@ -192,19 +192,21 @@ impl Checker<'_> {
     }
 
     /// A rate that would never fit is wrong, as it is in a manifest.
-    fn rates_fit(
-        &mut self,
-        at: &str,
-        name: &PipelineName,
-        rates: &DaySteps<DocumentLoad>,
-        desired: &Desired,
-    ) {
+    fn rates_fit(&mut self, at: &str, name: &PipelineName, spec: &RateSpec, desired: &Desired) {
         let Some(pipeline) = desired.pipelines.get(name) else { return };
         let class_of = |class: &ClusterName| desired.clusters.get(class)?.class.as_ref();
-        for load in rates.values() {
-            let other = Pipeline { load, ..(**pipeline).clone() };
+        let constant = spec.per_second.map(|rate| (format!("{at}.perSecond"), rate));
+        let steps = spec.steps.iter().flatten().enumerate();
+        let steps =
+            steps.map(|(index, step)| (format!("{at}.steps[{index}].perSecond"), step.per_second));
+        for (field, rate) in constant.into_iter().chain(steps) {
+            let other = Pipeline { load: rate.0, ..(**pipeline).clone() };
             for unplaceable in fits(&other, class_of).err().into_iter().flatten() {
-                self.blame(&format!("{at}.rate"), format!("can never fit: {unplaceable}"));
+                let message = format!(
+                    "is a rate that can never fit: {unplaceable}; lower it, or raise the class's \
+                     capacity or maxReplicas"
+                );
+                self.blame(&field, message);
             }
         }
     }
