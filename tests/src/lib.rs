@@ -16,6 +16,7 @@ pub mod machine;
 pub mod memory_limit;
 pub mod modules;
 pub mod otel_collector;
+pub mod postgresql;
 pub mod process;
 pub mod prometheus;
 pub mod raw_http2;

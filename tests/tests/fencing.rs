@@ -3,16 +3,13 @@
 //! refuse that. Without the fence the same write lands: so neither the worker's clock nor its agent
 //! is what refuses it.
 
-#[path = "fencing/postgresql.rs"]
-mod postgresql;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use leasehold_types::Token;
-use postgresql::Postgresql;
 use rustix::process::Signal;
 use serde::Deserialize;
+use tests::postgresql::Postgresql;
 use tests::process::{Agent, Coordinator, Process, eventually};
 use tests::toolbox::{self, Missing};
 

@@ -74,7 +74,7 @@ fn without_an_agent_the_sdk_for_rust_says_so() {
 
 #[test]
 fn without_an_agent_the_sdk_for_go_says_so() {
-    if let Some(program) = go_tool::worker() {
+    if let Some(program) = fleet::go_worker() {
         without_an_agent_a_worker_says_so(program);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use leasehold_demo::checker::{double_owned, peak};
 use leasehold_demo::clock;
@@ -34,6 +35,15 @@ spec:
   streams: [{name: 'cars:new'}, {name: 'cars:updated'}, {name: 'cars:sold'}, {name: 'cars:old'}]
 ";
 
+/// The example worker in Go, which is built once.
+static GO_WORKER: LazyLock<Option<PathBuf>> =
+    LazyLock::new(|| go_tool::build("the SDK for Go", "agent/sdk/go", "./examples/worker"));
+
+/// The example worker in Go, or `None` without Go.
+pub(crate) fn go_worker() -> Option<&'static Path> {
+    GO_WORKER.as_deref()
+}
+
 /// What the example worker is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
@@ -59,7 +69,7 @@ impl Fleet {
             toolbox::leave_out("the SDK for Python", "no python3", Missing::Installable);
             return None;
         }
-        if language == Language::Go && go_tool::worker().is_none() {
+        if language == Language::Go && go_worker().is_none() {
             return None;
         }
         if language == Language::TypeScript {
@@ -86,7 +96,7 @@ impl Fleet {
     fn start_worker(&self, language: Language, index: usize) -> Process {
         let sdk = toolbox::root().join("agent/sdk/python");
         let mut command = match language {
-            Language::Go => Command::new(go_tool::worker().expect("it is built")),
+            Language::Go => Command::new(go_worker().expect("it is built")),
             Language::Rust => Command::new(toolbox::binary("examples/worker")),
             Language::Python => {
                 let mut command = Command::new("python3");

@@ -1,24 +1,22 @@
-//! The SDK for Go: the tool that builds it, and its example worker, which is built once.
+//! The tool that builds programs in Go: the SDK's, and those of the samples.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::LazyLock;
 
 use tests::toolbox::{self, Missing};
 
-static WORKER: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let mut build = command("the SDK for Go")?;
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("go-worker");
-    build.args(["build", "-o"]).arg(&program).arg("./examples/worker");
-    let built = build.output().expect("go starts");
+/// Builds a package, by its path in a folder of the checkout; returns the program, or `None`
+/// without Go. `what` needs the program.
+pub(crate) fn build(what: &str, folder: &str, package: &str) -> Option<PathBuf> {
+    let mut build = command(what)?;
+    let name = format!("go-{}", folder.replace('/', "-"));
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    build.current_dir(toolbox::root().join(folder));
+    let built = build.args(["build", "-o"]).arg(&program).arg(package).output();
+    let built = built.expect("go starts");
     let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "go build ./examples/worker: {said}");
+    assert!(built.status.success(), "go build {package} in {folder}: {said}");
     Some(program)
-});
-
-/// The example worker, or `None` without Go.
-pub(crate) fn worker() -> Option<&'static Path> {
-    WORKER.as_deref()
 }
 
 /// The program `go` in the folder of the SDK, or `None` if it is not installed, which is then noted

@@ -1,4 +1,4 @@
-//! The SDK for TypeScript, compiled with its example.
+//! The SDK for TypeScript, compiled with its example and the sample in TypeScript.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,9 @@ fn compile() -> Option<PathBuf> {
         toolbox::leave_out("the SDK for TypeScript", why, Missing::Installable);
         return None;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
+    // Each test program has a folder of its own: two may compile at the same time.
+    let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/typescript-", env!("CARGO_CRATE_NAME"));
+    let folder = PathBuf::from(folder);
     let output = Command::new(root.join("tests/tools/typescript_sdk")).arg(&folder).output();
     let output = output.expect("the script starts");
     let (said, why) =

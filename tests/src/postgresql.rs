@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
-use tests::process::{HANG, Process, until_ok, within};
-use tests::toolbox::{self, Missing};
+
+use crate::process::{HANG, Process, until_ok, within};
+use crate::toolbox::{self, Missing};
 
 /// Where Debian's packages have the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -20,7 +21,7 @@ const DATABASE_USER: &str = "leasehold";
 
 /// A running server. It ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Postgresql {
+pub struct Postgresql {
     process: Process,
     python: PathBuf,
     // The last field: the server writes there until it has ended.
@@ -32,7 +33,8 @@ impl Postgresql {
     ///
     /// # Panics
     /// If it cannot be started, or if it is not installed and `CI=true`.
-    pub(crate) fn start(what: &str) -> Option<Self> {
+    #[must_use]
+    pub fn start(what: &str) -> Option<Self> {
         let (Some(programs), Some(python)) = (programs(), python()) else {
             let why = "`make tools TOOLS=postgresql` installs it and Python's driver for it";
             toolbox::leave_out(what, why, Missing::Installable);
@@ -56,13 +58,22 @@ impl Postgresql {
         Some(started)
     }
 
-    /// How clients connect to it.
-    pub(crate) fn connection(&self) -> String {
+    /// How clients connect to it: a connection string of libpq.
+    #[must_use]
+    pub fn connection(&self) -> String {
         format!("host={} user={DATABASE_USER} dbname=postgres", self.folder.path().display())
     }
 
+    /// The same for a program of which libpq's variables say how it connects.
+    #[must_use]
+    pub fn variables(&self) -> [(&'static str, String); 3] {
+        let host = self.folder.path().display().to_string();
+        [("PGHOST", host), ("PGUSER", DATABASE_USER.into()), ("PGDATABASE", "postgres".into())]
+    }
+
     /// A Python that has a driver for it.
-    pub(crate) fn python(&self) -> &Path {
+    #[must_use]
+    pub fn python(&self) -> &Path {
         &self.python
     }
 
