@@ -213,7 +213,7 @@ contract: tools ## At a release: writes the contract that later protos must keep
 binaries: ## The coordinator, the agent, the command line and the demo, not optimised. `make binaries`
 	$(call say,building coordinator$(comma) agent$(comma) command line and demo (a few minutes the first time))
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli -p leasehold-demo
-	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
+	@cargo build $(CARGO_FLAGS) -p leasehold --example worker --example backups
 
 .PHONY: images
 images: ## Container images without a builder, in .cache/images. `make images`, `make images PROFILE=dev` or `make images ARCH="amd64 arm64"`
@@ -225,7 +225,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, PostgreSQL, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, Helm, otelcol, Prometheus, PostgreSQL, ffmpeg, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
