@@ -79,6 +79,9 @@ fn every_relative_link_points_to_a_file() {
     let mut waiting = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|file| toolbox::root().join(file))
         .to_vec();
+    let samples = tests::tracked_files::tracked().into_iter();
+    let samples = samples.filter(|path| path.starts_with("deploy/samples"));
+    waiting.extend(samples.map(|path| toolbox::root().join(path)));
     for folder in ["docs", "docs/adapters", "docs/adr", "docs/runbooks"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
@@ -134,6 +137,10 @@ fn manifests_in_the_documents_are_valid() {
 fn standalone_manifests_are_valid() {
     for folder in ["deploy/standalone/manifests", "deploy/standalone/pipelines"] {
         assert_good(&toolbox::root().join(folder), folder);
+    }
+    let samples = ["runners", "transcoder", "feeds", "backups", "documents"];
+    for folder in samples.map(|sample| format!("deploy/samples/{sample}/manifests")) {
+        assert_good(&toolbox::root().join(&folder), &folder);
     }
 }
 

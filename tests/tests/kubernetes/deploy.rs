@@ -102,6 +102,21 @@ fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
     }
 }
 
+/// The folders of `deploy/samples`.
+const SAMPLES: [&str; 8] =
+    ["builds", "swarm", "pipelines", "runners", "transcoder", "feeds", "backups", "documents"];
+
+/// What in them has a template of a pod that asks for an agent: kind and name.
+const TEMPLATES: [(&str, &str); 7] = [
+    ("wc", "builds"),
+    ("wcl", "blue"),
+    ("wc", "runners"),
+    ("wc", "transcoder"),
+    ("deployment", "feeds"),
+    ("wc", "backups"),
+    ("wcl", "parse"),
+];
+
 #[test]
 fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
@@ -113,26 +128,29 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     access.kubectl(&["label", "namespace", &namespace, restricted]);
     // No coordinator runs, so the webhook would refuse every class and pipeline.
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
-    for sample in ["samples/builds", "samples/swarm", "samples/pipelines"] {
-        let sample = folder(sample);
+    for sample in SAMPLES {
+        let sample = folder("samples").join(sample);
         strictly_apply(access, &["--namespace", &namespace, "-k", sample.to_str().expect("UTF-8")]);
     }
-    // Written in the stead of the coordinator: the pods of the template, as the webhook changes
+    // Written in the stead of the coordinator: the pods of each template, as the webhook changes
     // them. It is not there to be asked, so that a pod which asks for it is not made.
-    let cluster = namespace.get("wc", "builds").expect("the WorkerCluster");
-    let template = &cluster["spec"]["template"];
-    let mut pod = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "builds-0", "namespace": &*namespace, "labels": template["metadata"]["labels"],
-        },
-        "spec": template["spec"],
-    });
-    let refused = namespace.try_apply(&pod).expect_err("no server answers");
-    assert!(refused.contains("injector.leasehold.dev"), "{refused}");
-    inject(&mut pod);
-    namespace.apply(&pod);
+    for (kind, name) in TEMPLATES {
+        let object = namespace.get(kind, name).expect(name);
+        let template = &object["spec"]["template"];
+        let labels = &template["metadata"]["labels"];
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": format!("{name}-0"), "namespace": &*namespace, "labels": labels,
+            },
+            "spec": template["spec"],
+        });
+        let refused = namespace.try_apply(&pod).expect_err("no server answers");
+        assert!(refused.contains("injector.leasehold.dev"), "{name}: {refused}");
+        inject(&mut pod, name);
+        namespace.apply(&pod);
+    }
     eventually("the StatefulSet's pods", || {
         let pods = namespace.all_pods();
         let swarm = |pod: &&Value| pod["metadata"]["labels"]["leasehold.dev/cluster"] == "swarm";
@@ -142,9 +160,9 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
 }
 
 /// Does to a pod what the webhook would, and takes the label away by which it would be asked.
-fn inject(pod: &mut Value) {
+fn inject(pod: &mut Value, cluster: &str) {
     let sidecar = Sidecar {
-        cluster: Some("builds".into()),
+        cluster: Some(cluster.into()),
         ..Sidecar::standard("registry.invalid/leasehold/agent:0.1.0")
     };
     let injection = leasehold_injection::inject(pod, &sidecar).expect("the sample is good");
@@ -164,7 +182,7 @@ fn the_sidecar_that_is_written_by_hand_has_the_hook_of_an_injected_one() {
     let containers = json!([{ "name": "worker" }]);
     let mut bare =
         json!({ "metadata": { "labels": labels }, "spec": { "containers": containers } });
-    inject(&mut bare);
+    inject(&mut bare, "builds");
     let hook = |spec: &Value| spec["containers"][0]["lifecycle"]["preStop"]["exec"].clone();
     assert_eq!(hook(&template["spec"]), hook(&bare["spec"]));
     let marks = &template["metadata"]["annotations"];
