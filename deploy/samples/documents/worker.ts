@@ -40,7 +40,7 @@ type Step = (document: Document) => Document | Promise<Document>;
 function steps(folder: string): Readonly<Record<string, Step>> {
   return {
     receive: (document) => ({ id: document.id, text: document.text.trim() }),
-    parse: (document) => ({ ...document, words: document.text.toLowerCase().split(/\W+/) }),
+    parse: (document) => ({ ...document, words: document.text.toLowerCase().match(/\w+/g) ?? [] }),
     index: async (document) => {
       // Renamed, so that a reader finds no half of it.
       const file = join(folder, `${document.id}.json`);
