@@ -32,12 +32,14 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names.map(|name| name.into_string().expect("UTF-8")).collect()
 }
 
-/// Writes builds into a queue, each of which waits at the gate.
+/// Writes builds into a queue, each of which waits at the gate, and prints what others have left in
+/// its folder.
 fn queue_builds(queue: &Path, gate: &Gate, builds: &[&str]) {
     let pending = queue.join("pending");
     std::fs::create_dir_all(&pending).expect("a folder for builds");
     for build in builds {
-        std::fs::write(pending.join(build), gate.script("echo built")).expect("a build");
+        std::fs::write(pending.join(build), gate.script("ls && touch left && echo built"))
+            .expect("a build");
     }
 }
 
@@ -59,6 +61,8 @@ fn runners_keep_the_budget_and_a_rollout_loses_no_build() {
     let Some(mut runner) = runner(&queue) else { return };
     let builds = ["a", "b", "c", "d", "e", "f", "g"];
     queue_builds(&queue, &gate, &builds);
+    let partial = queue.join("pending/.partial");
+    std::fs::write(&partial, "exit 1").expect("a part of a build");
     fleet.add("runners", "r-0", &[], &mut runner);
     fleet.add("runners", "r-1", &[], &mut runner);
     gate.eventually_running(3);
@@ -75,8 +79,9 @@ fn runners_keep_the_budget_and_a_rollout_loses_no_build() {
     assert!(names(&queue.join("failed")).is_empty(), "{:?}", names(&queue.join("failed")));
     for build in builds {
         let log = std::fs::read_to_string(queue.join("logs").join(format!("{build}.log")));
-        assert_eq!(log.expect("a log"), "built\n", "{build} ran once");
+        assert_eq!(log.expect("a log"), "built\n", "{build} ran once, alone");
     }
+    assert!(partial.exists(), "a build that is not whole waits");
     assert_eq!(gate.most(), 3, "the budget is used, and kept");
 }
 
@@ -128,6 +133,8 @@ fn the_transcoder_keeps_the_budget_and_a_drain_cuts_no_video_off() {
     let (folder, gate) = (fleet.folder().join("videos"), Gate::closed(fleet.folder()));
     let videos = ["a", "b", "c", "d", "e"];
     make_videos(&folder.join("in"), &videos);
+    let partial = folder.join("in/.partial.mkv");
+    std::fs::write(&partial, "").expect("a part of a video");
     let mut worker = python(Path::new("python3"), "transcoder/transcode.py");
     worker.arg(&folder).env("PATH", gate.put_before("ffmpeg"));
     fleet.add("transcoder", "t-0", &[], &mut worker);
@@ -143,10 +150,11 @@ fn the_transcoder_keeps_the_budget_and_a_drain_cuts_no_video_off() {
     fleet.eventually_ended("t-0");
     let done = folder.join("done");
     eventually("the end of all videos", || (names(&done).len() == videos.len()).then_some(()));
-    assert_eq!(names(&out), BTreeSet::from(videos.map(|video| format!("{video}.mp4"))));
+    assert_eq!(names(&out), BTreeSet::from(videos.map(|video| format!("{video}.mkv.mp4"))));
     for video in names(&out) {
         assert_eq!(probed(&out.join(&video)), "h264,480", "{video}");
     }
+    assert!(partial.exists(), "a video that is not whole waits");
     assert_eq!(gate.most(), 2, "the budget is used, and kept");
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,12 +22,15 @@ const usage = `Runs builds from a queue, as many at once over the whole pool as 
 
     leasehold-agent run ... -- runner QUEUE
 
-QUEUE is a folder that all runners share. A build is a shell script in QUEUE/pending. It moves to
-QUEUE/taken/RUNNER while it runs, and then to QUEUE/done or QUEUE/failed; its output is in QUEUE/logs.
+QUEUE is a folder that all runners share. A build is a shell script in QUEUE/pending; write it under
+a name that begins with a dot, and rename it when it is whole. It moves to QUEUE/taken/RUNNER while
+it runs, in an empty folder of its own, and then to QUEUE/done or QUEUE/failed. Its output is in
+QUEUE/logs.
 
 Example:
 
-    leasehold-agent run --coordinator 127.0.0.1:7400 --cluster runners --worker r-0 -- runner /srv/queue
+    leasehold-agent run --coordinator 127.0.0.1:7400 --cluster runners --worker r-0 \
+        -- runner /srv/queue
 `
 
 const (
@@ -64,7 +68,8 @@ func run(folder string) error {
 	ctx := context.Background()
 	ended := make(chan error, 1)
 	go func() { ended <- worker.RunJobs(ctx, buildsMax, queue.build) }()
-	// The agent sends it after the drain. A runner that ended with the drain would be started again.
+	// The agent sends it after the drain. A runner that ended with the drain would be started
+	// again.
 	<-terminated
 	if !worker.Draining() {
 		if _, err := worker.Drain(ctx); err != nil {
@@ -85,6 +90,11 @@ func openQueue(folder, runner string) (*queue, error) {
 	if runner == "" {
 		return nil, errors.New("no LEASEHOLD_WORKER: start the runner beside an agent")
 	}
+	// Builds have other working directories.
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
 	q := &queue{folder, runner}
 	for _, part := range []string{"pending", "taken/" + runner, "done", "failed", "logs"} {
 		if err := os.MkdirAll(q.path(part), 0o755); err != nil {
@@ -104,13 +114,16 @@ func openQueue(folder, runner string) (*queue, error) {
 	return q, nil
 }
 
-// take takes the first build by name that waits; returns "" if none does.
+// take takes the first build by name that waits and is whole; returns "" if none does.
 func (q *queue) take() (string, error) {
 	waiting, err := os.ReadDir(q.path("pending"))
 	if err != nil {
 		return "", err
 	}
 	for _, build := range waiting {
+		if strings.HasPrefix(build.Name(), ".") {
+			continue
+		}
 		// Of several runners that rename a file one succeeds.
 		err := os.Rename(q.path("pending", build.Name()), q.path("taken", q.runner, build.Name()))
 		if !errors.Is(err, os.ErrNotExist) {
@@ -125,8 +138,8 @@ func (q *queue) finish(build, to string) error {
 	return os.Rename(q.path("taken", q.runner, build), q.path(to, build))
 }
 
-// build runs one build in the slot of a job. A build that runs is never cut off: neither by a drain,
-// nor by the end of a lease.
+// build runs one build in the slot of a job. A build that runs is not cut off by the end of a lease,
+// and by a drain only at its deadline.
 func (q *queue) build(_ context.Context, job *leasehold.Job) error {
 	build, err := q.take()
 	if build == "" || err != nil {
@@ -140,7 +153,13 @@ func (q *queue) build(_ context.Context, job *leasehold.Job) error {
 		return errors.Join(err, q.finish(build, "pending"))
 	}
 	defer output.Close()
+	folder, err := os.MkdirTemp("", "build-")
+	if err != nil {
+		return errors.Join(err, q.finish(build, "pending"))
+	}
+	defer os.RemoveAll(folder)
 	command := exec.Command("sh", q.path("taken", q.runner, build))
+	command.Dir = folder
 	command.Stdout, command.Stderr = output, output
 	to := "done"
 	if err := command.Run(); err != nil {

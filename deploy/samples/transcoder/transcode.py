@@ -3,8 +3,9 @@
     leasehold-agent run ... -- python3 deploy/samples/transcoder/transcode.py FOLDER
 
 All workers share FOLDER. A video in FOLDER/in moves to FOLDER/taken/WORKER while it is transcoded,
-and then to FOLDER/done or FOLDER/failed. FOLDER/out has the results, each whole. SIGTERM drains the
-worker: it ends once its last video is done.
+and then to FOLDER/done or FOLDER/failed. Copy it under a name that begins with a dot, and rename it
+when it is whole. FOLDER/out has the results, each whole, as VIDEO.mp4. SIGTERM drains the worker,
+which ends once its last video is done.
 
 Example:
 
@@ -15,6 +16,7 @@ Example:
 import logging
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,8 +45,10 @@ class Videos:
             self.finish(video, "in")
 
     def take(self):
-        """The first video by name that waits; None if none does."""
+        """The first video by name that waits and is whole; None if none does."""
         for video in sorted((self.folder / "in").iterdir()):
+            if video.name.startswith("."):
+                continue
             try:
                 # Of several workers that rename a file one succeeds.
                 return video.rename(self.taken / video.name)
@@ -64,7 +68,8 @@ class Videos:
             job.end()
             time.sleep(IDLE_PAUSE_S)
             return
-        result = self.folder / "out" / f"{video.stem}.mp4"
+        # With the suffix of the video: a.mkv and a.mov have a result each.
+        result = self.folder / "out" / f"{video.name}.mp4"
         part = result.with_name(f".{result.name}.part")
         command = ["ffmpeg", "-nostdin", "-loglevel", "error", "-y", "-i", video]
         done = subprocess.run([*command, *FORMAT.split(), part])
@@ -79,8 +84,12 @@ class Videos:
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
+    if not (name := os.environ.get("LEASEHOLD_WORKER")):
+        sys.exit("no LEASEHOLD_WORKER: start the worker beside an agent")
+    if shutil.which("ffmpeg") is None:
+        sys.exit("no ffmpeg on PATH: install it")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    videos = Videos(Path(sys.argv[1]), os.environ["LEASEHOLD_WORKER"])
+    videos = Videos(Path(sys.argv[1]), name)
     # A queue of this kind may be written to in a signal's handler.
     terminated = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, lambda *_: terminated.put(None))
