@@ -11,11 +11,12 @@
 //!     leasehold-agent run --coordinator 127.0.0.1:7400 --cluster backups --worker b-0 \
 //!         -- backups /srv /backups 3600
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use leasehold::{Stream, Worker};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -56,18 +57,26 @@ impl Plan {
             ended = tar.wait() => Some(ended?),
             () = stream.lost() => None,
         };
-        if ended.is_some_and(|ended| ended.success()) {
-            tokio::fs::rename(&part, &archive).await?;
-            println!("{}", archive.display());
-            return Ok(());
-        }
-        if ended.is_none() {
+        let Some(ended) = ended else {
             // It returns once the process has ended: until then the budget has to count it.
             tar.kill().await?;
+            return remove(&part).await;
+        };
+        if !ended.success() {
+            remove(&part).await?;
+            bail!("tar of {}: {ended}", stream.name());
         }
-        tokio::fs::remove_file(&part).await?;
-        ensure!(ended.is_none(), "tar of {} failed: {ended:?}", stream.name());
+        tokio::fs::rename(&part, &archive).await?;
+        println!("{}", archive.display());
         Ok(())
+    }
+}
+
+/// Removes a file, which a program may not have made yet.
+async fn remove(file: &Path) -> anyhow::Result<()> {
+    match tokio::fs::remove_file(file).await {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -95,8 +104,9 @@ async fn keep(stream: Stream, worker: Worker, plan: Arc<Plan>) {
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let plan = Arc::new(Plan::from_arguments()?);
-    let mut terminate = signal(SignalKind::terminate())?;
     let worker = Worker::connect().await?;
+    // Not before: a worker that waits for its agent ends by SIGTERM at once.
+    let mut terminate = signal(SignalKind::terminate())?;
     let streams = worker.run_streams(|stream| keep(stream, worker.clone(), Arc::clone(&plan)));
     let drained = async {
         // The agent sends it after the drain. A worker that ended with the drain would be started
