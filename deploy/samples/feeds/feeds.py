@@ -31,6 +31,8 @@ import psycopg2
 BATCH_S = 0.2
 # How long an answer may take.
 ANSWER_S_MAX = 10
+# A feed that sends nothing for longer is connected again: its server may be gone without a word.
+SILENCE_S_MAX = 30
 RTSP_PORT = 554
 # RFC 2326, 10.12: a packet among the answers begins with this, its channel and its length. Channel
 # 0 is RTP, whose second field is the number of the packet (RFC 3550, 5.1).
@@ -54,6 +56,7 @@ class Feed:
         session = self.request("SETUP", "Transport: RTP/AVP/TCP;unicast;interleaved=0-1")
         self.request("PLAY", f"Session: {session}")
         self.connection.setblocking(False)
+        self.received_at = time.monotonic()
 
     def close(self):
         """Ends the session."""
@@ -83,11 +86,16 @@ class Feed:
 
     def packets(self):
         """The number and the length of each packet that has arrived."""
+        before = len(self.buffer)
         try:
             while True:
                 self.receive()
         except BlockingIOError:
             pass
+        if len(self.buffer) > before:
+            self.received_at = time.monotonic()
+        elif time.monotonic() - self.received_at > SILENCE_S_MAX:
+            raise ConnectionError(f"{self.url} sent nothing for {SILENCE_S_MAX} s")
         packets, at = [], 0
         while len(self.buffer) - at >= PACKET_HEAD.size:
             mark, channel, length = PACKET_HEAD.unpack_from(self.buffer, at)
@@ -137,8 +145,10 @@ def consume(stream, server, worker):
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
+    if not (name := os.environ.get("LEASEHOLD_WORKER")):
+        sys.exit("no LEASEHOLD_WORKER: start the worker beside an agent")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    server, name = sys.argv[1].rstrip("/"), os.environ["LEASEHOLD_WORKER"]
+    server = sys.argv[1].rstrip("/")
     # A queue of this kind may be written to in a signal's handler.
     terminated = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, lambda *_: terminated.put(None))

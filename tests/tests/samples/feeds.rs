@@ -83,6 +83,8 @@ fn each_feed_is_written_by_one_owner_at_a_time() {
     hanging.process.signal(Signal::CONT);
     hanging.agent.process.signal(Signal::CONT);
     eventually_written(&server, "f-0", |feeds| feeds > 0);
+    let log = fleet.log("f-0");
+    assert!(log.contains("not written: token"), "the database has refused nothing: {log}");
 
     fleet.begin_drain("f-1");
     fleet.eventually_ended("f-1");
@@ -96,7 +98,7 @@ fn judge(packets: &[Packet]) {
         let own: Vec<&Packet> = packets.iter().filter(|packet| packet.feed == feed).collect();
         let numbers: BTreeSet<u16> = own.iter().map(|packet| packet.rtp_number).collect();
         assert_eq!(numbers.len(), own.len(), "a packet of {feed} is written twice: {own:?}");
-        let tokens = own.iter().map(|packet| packet.token.parse().expect("a token"));
+        let tokens = own.iter().map(|packet| packet.token.parse::<Token>().expect("a token"));
         let tokens: Vec<Token> = tokens.collect();
         assert!(tokens.is_sorted(), "a former owner of {feed} has written: {own:?}");
         let owners: BTreeSet<(&str, &str)> =

@@ -69,7 +69,7 @@ impl Gate {
     /// The most that have run at once.
     pub(crate) fn most(&self) -> usize {
         let counts = std::fs::read_to_string(self.folder.join("counts")).expect("counts");
-        let counts = counts.lines().map(|count| count.trim().parse().expect("a number"));
+        let counts = counts.lines().map(|count| count.trim().parse::<usize>().expect("a number"));
         counts.max().expect("one has run")
     }
 }
