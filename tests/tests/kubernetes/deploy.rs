@@ -102,7 +102,7 @@ fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
     }
 }
 
-/// The folders of `deploy/samples`.
+/// The folders of `deploy/samples`: all of them.
 const SAMPLES: [&str; 8] =
     ["builds", "swarm", "pipelines", "runners", "transcoder", "feeds", "backups", "documents"];
 
@@ -119,6 +119,7 @@ const TEMPLATES: [(&str, &str); 7] = [
 
 #[test]
 fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
+    assert_eq!(sample_folders(), BTreeSet::from(SAMPLES.map(str::to_owned)));
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
@@ -138,6 +139,8 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
         let object = namespace.get(kind, name).expect(name);
         let template = &object["spec"]["template"];
         let labels = &template["metadata"]["labels"];
+        let image = template["spec"]["containers"][0]["image"].as_str().expect("an image");
+        assert!(image.contains(':'), "{name}: without a tag each node takes another {image}");
         let mut pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -157,6 +160,16 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
         (pods.iter().filter(swarm).count() == 2).then_some(())
     });
     access.kubectl(&["delete", "namespace", &namespace]);
+}
+
+/// The names of the folders of `deploy/samples`.
+fn sample_folders() -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder("samples")).expect("the samples");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let names = paths
+        .filter(|path| path.is_dir())
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+    names.collect()
 }
 
 /// Does to a pod what the webhook would, and takes the label away by which it would be asked.
