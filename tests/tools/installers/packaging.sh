@@ -5,26 +5,12 @@ CARGO_DEB=3.8.0
 CARGO_CYCLONEDX=0.5.9
 ARM64=aarch64-unknown-linux-gnu
 
-# cargo_tool NAME VERSION FLAG...: builds a tool of Cargo from its source. One on PATH may have been
-# built otherwise, and would write other bytes.
-cargo_tool() {
-    fresh "$1" "${*:2}" && return
-    rm -f "$bin/$1"
-    echo "==> installing $1 (one to two minutes)"
-    # Built in the debug profile and without the workspace's flags: it runs for seconds.
-    if ! env -u RUSTFLAGS -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --force \
-        "${@:3}" --version "$2" --root "$root/.cache" "$1" >"$log" 2>&1; then
-        left_out "$1" "cargo could not install it: $(tail -n 1 "$log")"
-        return
-    fi
-    echo "${*:2}" >"$bin/$1.key"
-}
-
 install_packaging() {
     local wanted=() package command
     local -A commands=([gcc-aarch64-linux-gnu]=aarch64-linux-gnu-gcc
         [qemu-user-static]=qemu-aarch64-static)
-    # With a library of its own that compresses, whatever version of xz the machine has.
+    # One on PATH may have been built otherwise, and would write other bytes. With a library of its own
+    # that compresses, whatever version of xz the machine has.
     cargo_tool cargo-deb "$CARGO_DEB" --no-default-features --features static-lzma
     cargo_tool cargo-cyclonedx "$CARGO_CYCLONEDX"
     if [[ ! -d $(cd "$root" && rustc --print sysroot)/lib/rustlib/$ARM64 ]]; then
