@@ -103,6 +103,27 @@ fn every_readme_command_is_run_by_a_test() {
     }
 }
 
+/// The commands of a text, without the comments behind them.
+fn commands(text: &str) -> Vec<String> {
+    let command = |step| match step {
+        Step::Type(typed) => typed.split("  #").next().unwrap_or_default().trim().to_owned(),
+        Step::Save { file, .. } => panic!("no test saves {file}"),
+    };
+    readme::steps(text).into_iter().map(command).collect()
+}
+
+/// They are run with the README's.
+#[test]
+fn the_start_page_of_the_book_types_only_what_the_readme_does() {
+    let text = read("README.md");
+    let mut tested = readme::spans(&text);
+    tested.extend(commands(readme::section(&text, TYPED_HERE[0])));
+    let typed = commands(&read("docs/START.md"));
+    assert!(!typed.is_empty());
+    let untested: Vec<_> = typed.iter().filter(|command| !tested.contains(*command)).collect();
+    assert!(untested.is_empty(), "docs/START.md has commands that README.md lacks: {untested:?}");
+}
+
 #[test]
 fn every_make_target_in_the_readme_exists() {
     let spans = readme::spans(&read("README.md"));
