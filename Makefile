@@ -109,7 +109,7 @@ model: ## Explores every state of small worlds; some minutes. `make model`
 	    --mutations
 
 .PHONY: lint
-lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, Go, TypeScript's types, commit messages. `make lint`
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, Go, TypeScript's types, the book and its links, commit messages. `make lint`
 	$(call say,formatting)
 	@cargo fmt --all --check
 	$(call say,clippy on everything (a few minutes the first time))
@@ -137,8 +137,21 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	    echo "!!! LEFT OUT: TypeScript is not installed, so its types were not checked"; \
 	    [[ "$${CI:-}" != true ]]; \
 	fi
+	$(call say,the book and its links)
+	@if [[ -x .cache/bin/mdbook ]]; then \
+	    tests/tools/book; \
+	else \
+	    echo "!!! LEFT OUT: mdbook is not installed, so the book was not built"; \
+	    [[ "$${CI:-}" != true ]]; \
+	fi
 	$(call say,commit messages)
 	@tests/tools/check_commits
+
+.PHONY: book
+book: ## The book, out of docs, in target/book; open index.html there. `make book`
+	@$(MAKE) tools TOOLS=mdbook
+	$(call say,building the book)
+	@tests/tools/book
 
 # The agent as it is built for the image: `make bench BENCH=agent` builds and measures it, and where it
 # is there, the report does.
@@ -225,7 +238,7 @@ release: ## Programs, images, packages, chart and checksums for amd64 and arm64,
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-release -- all --output "$(TARGET)/dist" $(RELEASE)
 
 .PHONY: tools
-tools: ## buf, grpcurl, Helm, otelcol, Prometheus, PostgreSQL, ffmpeg, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl, mdbook, Helm, otelcol, Prometheus, PostgreSQL, ffmpeg, Kafka's clients, Dapr's placement, TypeScript, what packs releases, the last release, a Kubernetes and its neighbours, a browser and g++; the first time some 30 minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster

@@ -1,5 +1,7 @@
 //! The commands in the documents work, and their lists are complete.
 
+#[path = "documents/book.rs"]
+mod book;
 #[path = "documents/chart.rs"]
 mod chart;
 
