@@ -7,9 +7,12 @@ use std::process::Command;
 use crate::process::Process;
 use crate::readme::Step;
 use crate::toolbox::{self, Missing, Tool};
+use crate::tracked_files::tracked;
 
 /// What other terminals than the first one show.
 const KEPT: &str = "kept.log";
+/// The tracked files, for tar.
+const LISTED: &str = "tracked.list";
 /// How long a program may take until it answers, in tenths of a second.
 const ANSWER_TENTHS_MAX: u32 = 600;
 
@@ -37,6 +40,23 @@ impl Reader {
         Some(Self { machine, folder, script })
     }
 
+    /// Gives the clone the tracked files of the checkout, with their times, and the programs in the
+    /// place of a build that is not optimised.
+    ///
+    /// # Panics
+    /// If the list of files cannot be written.
+    pub fn fill_clone(&mut self) {
+        let names: Vec<String> =
+            tracked().iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        std::fs::write(self.folder.path().join(LISTED), names.join("\0")).expect("the list");
+        self.unseen(&format!(
+            "tar -C /tmp/checkout --null --verbatim-files-from -T /tmp/{LISTED} -cf - \
+               | tar --no-same-owner -xf -\n\
+             mkdir -p target/debug\n\
+             mount --bind target/release target/debug"
+        ));
+    }
+
     /// Does a step, after saying so.
     pub fn take(&mut self, step: &Step) {
         match step {
@@ -49,7 +69,7 @@ impl Reader {
     }
 
     fn take_command(&mut self, command: &str) {
-        if command.starts_with("cargo build") {
+        if command.starts_with("cargo build ") {
             assert_built(command);
         }
         self.script += &format!("cat <<'TYPED'\n\\$ {command}\nTYPED\n");

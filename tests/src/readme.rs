@@ -37,9 +37,20 @@ pub fn headings(document: &str) -> Vec<&str> {
     document.lines().filter_map(|line| line.strip_prefix("## ")).collect()
 }
 
+/// The part of a section between a heading of the third level and the next one.
+///
+/// # Panics
+/// If there is no such heading.
+#[must_use]
+pub fn subsection<'a>(section: &'a str, heading: &str) -> &'a str {
+    let found = section.split_once(&format!("\n### {heading}\n"));
+    let (_, rest) = found.unwrap_or_else(|| panic!("no heading \"{heading}\""));
+    rest.split("\n### ").next().unwrap_or(rest)
+}
+
 /// The files and commands of a part of the text, in order. A block in a fence is a file whose first
-/// comment names it; an indented line is a command, which a backslash at its end or an open quote
-/// continues.
+/// comment, after `# ` or `// `, names it; an indented line is a command, which a backslash at its
+/// end or an open quote continues.
 ///
 /// # Panics
 /// If a file has no name.
@@ -55,7 +66,9 @@ pub fn steps(text: &str) -> Vec<Step> {
                 let _ = writeln!(text, "{}", line.get(indent..).unwrap_or_default());
                 text
             });
-            let comment = text.lines().find_map(|line| line.strip_prefix("# "));
+            let comment = text
+                .lines()
+                .find_map(|line| line.strip_prefix("# ").or_else(|| line.strip_prefix("// ")));
             let name = comment.and_then(|comment| comment.split([':', ' ']).next());
             let file = name.unwrap_or_else(|| panic!("no name in {text}")).to_owned();
             steps.push(Step::Save { file, text });
@@ -112,6 +125,14 @@ Type `make it` and:
    ```
 
 ## Second
+
+### Third
+
+```go
+// file.go
+```
+
+### Fourth
 ";
 
     #[test]
@@ -123,7 +144,10 @@ Type `make it` and:
         let typed = |text: &str| Step::Type(text.to_owned());
         let want = [typed("one --flag \\\n        two"), typed("three  # why"), file];
         assert_eq!(steps(section(DOCUMENT, "First")), want);
-        assert_eq!(steps(section(DOCUMENT, "Second")), []);
+        let second = section(DOCUMENT, "Second");
+        let file = Step::Save { file: "file.go".to_owned(), text: "// file.go\n".to_owned() };
+        assert_eq!(steps(subsection(second, "Third")), [file]);
+        assert_eq!(steps(subsection(second, "Fourth")), []);
         assert_eq!(headings(DOCUMENT), ["First", "Second"]);
         assert_eq!(spans(DOCUMENT), ["make it".to_owned()].into());
     }

@@ -125,7 +125,7 @@ fn every_decision_has_a_status_and_is_in_the_index_with_its_title() {
 
 #[test]
 fn manifests_in_the_documents_are_valid() {
-    for document in ["README.md", "docs/MANIFESTS.md", "docs/PIPELINES.md"] {
+    for document in ["README.md", "docs/START.md", "docs/MANIFESTS.md", "docs/PIPELINES.md"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (index, block) in fenced(&read(document), "yaml").iter().enumerate() {
             std::fs::write(folder.path().join(format!("{index}.yaml")), block).expect("a manifest");

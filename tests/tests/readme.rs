@@ -1,5 +1,9 @@
-//! The README's commands and the recipe for TLS, copied out of the documents and typed as they
-//! stand. Those of the README's section "On Kubernetes" are typed by the tests of Kubernetes.
+//! The README's commands, the start page's workers and the recipe for TLS, copied out of the
+//! documents and typed as they stand. Those of the README's section "On Kubernetes" are typed by the
+//! tests of Kubernetes.
+
+#[path = "readme/start.rs"]
+mod start;
 
 use std::process::Command;
 
@@ -101,27 +105,6 @@ fn every_readme_command_is_run_by_a_test() {
         let steps = readme::steps(readme::section(&readme, heading));
         assert!(steps.is_empty(), "no test runs the commands under \"{heading}\": {steps:?}");
     }
-}
-
-/// The commands of a text, without the comments behind them.
-fn commands(text: &str) -> Vec<String> {
-    let command = |step| match step {
-        Step::Type(typed) => typed.split("  #").next().unwrap_or_default().trim().to_owned(),
-        Step::Save { file, .. } => panic!("no test saves {file}"),
-    };
-    readme::steps(text).into_iter().map(command).collect()
-}
-
-/// They are run with the README's.
-#[test]
-fn the_start_page_of_the_book_types_only_what_the_readme_does() {
-    let text = read("README.md");
-    let mut tested = readme::spans(&text);
-    tested.extend(commands(readme::section(&text, TYPED_HERE[0])));
-    let typed = commands(&read("docs/START.md"));
-    assert!(!typed.is_empty());
-    let untested: Vec<_> = typed.iter().filter(|command| !tested.contains(*command)).collect();
-    assert!(untested.is_empty(), "docs/START.md has commands that README.md lacks: {untested:?}");
 }
 
 #[test]
