@@ -12,7 +12,7 @@ use super::read;
 /// Its pages are the chapters of the book; it is none itself.
 const SUMMARY: &str = "SUMMARY.md";
 /// Reads an SVG as XML, and ends with an error if it is none or lacks what a reader needs who does
-/// not see it, or what scales it.
+/// not see it, what scales it, or a ground that makes it legible on a dark page.
 const CHECK_SVG: &str = "
 import sys
 import xml.etree.ElementTree as tree
@@ -22,6 +22,11 @@ for element in ('title', 'desc'):
         sys.exit('the picture has no ' + element)
 if 'viewBox' not in svg.attrib:
     sys.exit('the picture has no viewBox')
+width, height = map(float, svg.attrib['viewBox'].split()[2:])
+ground = svg.find('{http://www.w3.org/2000/svg}rect')
+sizes = (0, 0) if ground is None else (float(ground.get(side)) for side in ('width', 'height'))
+if any(size < whole - 1 for size, whole in zip(sizes, (width, height))):
+    sys.exit('the first rect of the picture is no ground below all of it')
 ";
 
 /// All files in and below a folder.
@@ -166,13 +171,14 @@ fn a_drawing_that_is_broken_or_says_nothing_is_found() {
         std::fs::write(&file, text).expect("a drawing");
         svg_problem(&file).unwrap_or_default()
     };
-    let good = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1 1\">\
-                <title>a</title><desc>b</desc></svg>";
+    let good = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 9 9\">\
+                <title>a</title><desc>b</desc><rect width=\"9\" height=\"9\"/></svg>";
     assert_eq!(find(good), "");
     assert!(find(&good.replace("</desc>", "")).contains("ParseError"));
     assert!(find(&good.replace("<desc>b</desc>", "")).contains("no desc"));
     assert!(find(&good.replace("<title>a", "<title> ")).contains("no title"));
     assert!(find(&good.replace("viewBox", "size")).contains("no viewBox"));
+    assert!(find(&good.replace("height=\"9\"", "height=\"5\"")).contains("no ground"));
 }
 
 /// The rows of its table begin with what lines of the demo contain.
