@@ -1,6 +1,6 @@
 //! The README's commands, the start page's workers and the recipe for TLS, copied out of the
-//! documents and typed as they stand. Those of the README's section "On Kubernetes" are typed by the
-//! tests of Kubernetes.
+//! documents and typed as they stand. Those of the README's section "On Kubernetes" are typed by
+//! the tests of Kubernetes.
 
 #[path = "readme/start.rs"]
 mod start;

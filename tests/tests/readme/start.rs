@@ -1,5 +1,5 @@
-//! The start page of the book: its first worker in each language, built and run as the page says, in
-//! a clone of its own, without a network. All other commands of the page are the README's.
+//! The start page of the book: its first worker in each language, built and run as the page says,
+//! in a clone of its own, without a network. All other commands of the page are the README's.
 
 use leasehold_types::Token;
 use tests::reader::Reader;

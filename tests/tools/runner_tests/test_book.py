@@ -26,7 +26,7 @@ class Links(unittest.TestCase):
         path.write_text(text, encoding="utf-8")
 
     def links(self, documents, listed=None):
-        """The pages after the preprocessor: path and text. `listed` are their paths in SUMMARY.md."""
+        """The pages after the preprocessor: path and text. SUMMARY.md lists `listed`."""
         chapters = []
         for path, text in documents.items():
             self.write(f"docs/{path}", text)
