@@ -207,7 +207,7 @@ screenshots: binaries ## Pictures of each view of the page, in target/page; READ
 	    $(if $(README),--readme docs/images/page.png)
 
 .PHONY: generate
-generate: ## Code from the protos, CRDs and docs/METRICS.md from the types, the chart's copies and table. `make generate`
+generate: ## Code from the protos, CRDs and docs/METRICS.md from the types, docs/reference, the chart's copies and table. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
 	@UPDATE_EXPECT=1 cargo test --quiet $(CARGO_FLAGS) --workspace --test prometheus the_document
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
@@ -216,6 +216,8 @@ generate: ## Code from the protos, CRDs and docs/METRICS.md from the types, the 
 	@cp deploy/crds/*.leasehold.dev.yaml deploy/helm/leasehold/files/crds/
 	@cp deploy/components/prometheus/alerts.yaml deploy/helm/leasehold/files/
 	@tests/tools/chart_readme
+	@cargo build --quiet $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli
+	@tests/tools/reference "$(TARGET)/debug"
 
 .PHONY: contract
 contract: tools ## At a release: writes the contract that later protos must keep. `make contract`

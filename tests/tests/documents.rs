@@ -4,6 +4,8 @@
 mod book;
 #[path = "documents/chart.rs"]
 mod chart;
+#[path = "documents/reference.rs"]
+mod reference;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -88,7 +90,7 @@ fn every_relative_link_points_to_a_file() {
     let samples = tests::tracked_files::tracked().into_iter();
     let samples = samples.filter(|path| path.starts_with("deploy/samples"));
     waiting.extend(samples.map(|path| toolbox::root().join(path)));
-    for folder in ["docs", "docs/adapters", "docs/adr", "docs/runbooks"] {
+    for folder in ["docs", "docs/adapters", "docs/adr", "docs/reference", "docs/runbooks"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
     }
