@@ -4,6 +4,8 @@
 mod book;
 #[path = "documents/chart.rs"]
 mod chart;
+#[path = "documents/commands.rs"]
+mod commands;
 #[path = "documents/reference.rs"]
 mod reference;
 
@@ -16,8 +18,13 @@ use tests::process::{Coordinator, eventually};
 use tests::toolbox;
 
 /// Below docs, with manifests that are whole.
-const PAGES_WITH_MANIFESTS: [&str; 4] =
-    ["docs/START.md", "docs/MIGRATION.md", "docs/MANIFESTS.md", "docs/PIPELINES.md"];
+const PAGES_WITH_MANIFESTS: [&str; 5] = [
+    "docs/START.md",
+    "docs/MIGRATION.md",
+    "docs/MANIFESTS.md",
+    "docs/PIPELINES.md",
+    "docs/STREAMS.md",
+];
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(toolbox::root().join(file)).expect("a document")

@@ -62,7 +62,7 @@ fn title_of(path: &str) -> Option<String> {
 }
 
 /// The chapters of a summary: each one's name and path.
-fn chapters(summary: &str) -> Vec<(&str, &str)> {
+pub(crate) fn chapters(summary: &str) -> Vec<(&str, &str)> {
     let chapter = |line| {
         let line = str::trim_start(line);
         let link = line.strip_prefix("- ").unwrap_or(line).strip_prefix('[')?;
