@@ -35,7 +35,7 @@ pub fn text(path: &Path) -> Option<String> {
 /// Whether `make generate` writes this file.
 #[must_use]
 pub fn is_generated(path: &Path) -> bool {
-    path.starts_with("proto/src/gen")
+    ["proto/src/gen", "coordinator/platform-etcd/src/gen"].iter().any(|gen| path.starts_with(gen))
 }
 
 /// Whether the path ends in one of these extensions.

@@ -1,5 +1,5 @@
-//! The manifests of one folder over time, and the rules by which the last good state stays in
-//! force. They hold for each object by itself:
+//! The manifests of one folder, or of files in memory, over time, and the rules by which the last
+//! good state stays in force. They hold for each object by itself:
 //!
 //! 1. A valid document puts its object in force. Where a document is invalid but its kind and name
 //!    can be read, its object keeps the version that is in force, if there is one.
@@ -25,7 +25,7 @@
 //!    others come in the order of their names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
@@ -38,6 +38,7 @@ use super::lists_in_force::{ListsInForce, files_of_sets};
 use super::losses::{Loss, losses};
 use super::problem::Problem;
 use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
+use super::source::{MemoryFiles, Source};
 use super::streams::{self, EntryError, STREAM_FILE_BYTES_MAX, StreamList};
 use super::tree::{self, Node, Position, YamlError};
 
@@ -96,7 +97,7 @@ impl FolderVersion {
 /// The manifests of one folder.
 #[derive(Debug)]
 pub struct Catalog {
-    root: PathBuf,
+    source: Source,
     in_force: Option<Arc<Desired>>,
     /// What each file gave at the last reading.
     gave: BTreeMap<String, FileContribution>,
@@ -157,8 +158,18 @@ impl Catalog {
     /// The manifests of `folder`, of which nothing is in force yet.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
+        Self::of(Source::Folder(folder.into()))
+    }
+
+    /// The manifests that [`Self::set_files`] gives; none at first.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::of(Source::Memory(MemoryFiles::new()))
+    }
+
+    fn of(source: Source) -> Self {
         Self {
-            root: folder.into(),
+            source,
             in_force: None,
             gave: BTreeMap::new(),
             lists: HashMap::new(),
@@ -179,6 +190,11 @@ impl Catalog {
         Some(LastGood { desired, gave: self.gave.clone() })
     }
 
+    /// Gives the files that the next reading reads, instead of a folder's.
+    pub fn set_files(&mut self, files: MemoryFiles) {
+        self.source = Source::Memory(files);
+    }
+
     /// Reads the folder again, and puts in force what it defines.
     pub fn read(&mut self) -> Reading {
         let version = self.next_version(&BTreeSet::new());
@@ -189,7 +205,7 @@ impl Catalog {
     /// being written: they give what they gave.
     pub fn next_version(&mut self, written: &BTreeSet<String>) -> FolderVersion {
         let before = self.in_force.clone();
-        let listing = folder::list(&self.root);
+        let listing = self.source.list();
         let mut problems: Vec<Problem> = listing.unknown.iter().map(|(_, p)| p.clone()).collect();
         let unknown: Vec<&str> = listing.unknown.iter().map(|(folder, _)| &**folder).collect();
         if unknown.contains(&"") && before.is_none() {
@@ -248,7 +264,7 @@ impl Catalog {
     }
 
     fn content(&self, file: &str) -> FileContent {
-        match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
+        match self.source.read_text(file, MANIFEST_BYTES_MAX) {
             Ok(text) => FileContent::of(file, &text),
             Err(unreadable) => FileContent::Opaque(Some(unreadable.problem(file))),
         }
@@ -339,7 +355,7 @@ impl Catalog {
                 lists.insert(file.clone(), None);
                 continue;
             }
-            let text = match folder::read_text(&self.root, file, STREAM_FILE_BYTES_MAX) {
+            let text = match self.source.read_text(file, STREAM_FILE_BYTES_MAX) {
                 Ok(text) => text,
                 Err(_) if is_below_any(file, unknown) => {
                     lists.insert(file.clone(), None);

@@ -132,6 +132,11 @@ pub fn read_text(
     // One more byte shows whether the file has grown beyond the limit meanwhile.
     let mut reader = File::open(&path).map_err(wrong)?.take(bytes_max + 1);
     reader.read_to_end(&mut bytes).map_err(wrong)?;
+    text_of(bytes, bytes_max)
+}
+
+/// The text that a file's content is, or what is wrong with it.
+pub(crate) fn text_of(bytes: Vec<u8>, bytes_max: u64) -> Result<String, Unreadable> {
     if bytes.len() as u64 > bytes_max {
         return Err(Unreadable::TooLarge(bytes_max));
     }
@@ -192,6 +197,11 @@ impl Stamp {
             let (dev, ino, size) = (signed(meta.dev()), signed(meta.ino()), signed(meta.size()));
             [dev, ino, size, meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec()]
         }))
+    }
+
+    /// The version of a file that a store wrote at this revision.
+    pub fn of_revision(revision: i64) -> Self {
+        Self(Some([revision, 0, 0, 0, 0, 0]))
     }
 
     /// Whether both are of one and the same file or folder, whatever is in it.

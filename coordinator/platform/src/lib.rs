@@ -9,7 +9,7 @@ pub mod exposure_record;
 pub mod file_watcher;
 pub mod last_good_file;
 pub mod manifest_watcher;
-mod removal_grace;
+pub mod removal_grace;
 
 #[cfg(test)]
 mod last_good_file_tests;

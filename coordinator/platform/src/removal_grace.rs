@@ -15,14 +15,14 @@ use leasehold_types::{Moment, duration};
 use tokio::time::Instant;
 
 /// The stamps of files and folders.
-pub(crate) type Stamps = BTreeMap<PathBuf, Stamp>;
+pub type Stamps = BTreeMap<PathBuf, Stamp>;
 
 /// The most graces that a folder waits whose versions take away something else each time.
 const GRACES_MAX: u32 = 6;
 
 /// Which version waits, and until when.
 #[derive(Debug)]
-pub(crate) struct RemovalGrace {
+pub struct RemovalGrace {
     grace: Duration,
     pending: Option<PendingVersion>,
     /// The files when a version was last put in force.
@@ -44,17 +44,17 @@ struct PendingVersion {
 
 impl RemovalGrace {
     /// A version waits for `grace`; zero means not at all.
-    pub(crate) fn new(grace: Duration) -> Self {
+    pub fn new(grace: Duration) -> Self {
         Self { grace, pending: None, in_force: Stamps::new() }
     }
 
     /// When the folder is to be read again, for the sake of a version that waits.
-    pub(crate) fn ends(&self) -> Option<Instant> {
+    pub fn ends(&self) -> Option<Instant> {
         self.pending.as_ref().map(|pending| pending.ends)
     }
 
     /// What to say of a loss that waits.
-    pub(crate) fn notice(&self) -> String {
+    pub fn notice(&self) -> String {
         format!(
             "in force {} after it was seen (--confirm-removals), or when the file is saved again; \
              restore it to keep what is in force",
@@ -64,7 +64,7 @@ impl RemovalGrace {
 
     /// Until when this version of the folder, with these stamps of its files, has to wait; `None`
     /// where it may be put in force now.
-    pub(crate) fn waits(
+    pub fn waits(
         &mut self,
         version: &FolderVersion,
         stamps: Stamps,
