@@ -1,5 +1,6 @@
 //! The command line. A combination that cannot work is refused here, before anything starts.
 
+mod etcd;
 #[cfg(feature = "kubernetes")]
 mod operator;
 
@@ -17,6 +18,7 @@ use leasehold_types::flag::{DurationRange, duration, join_negative_values, numbe
 use leasehold_types::limits::{SESSIONS_MAX_DEFAULT, WORKERS_MAX};
 use leasehold_types::{CellId, TimeBounds, is_host_and_port, parse_listen, why_undialable};
 
+pub use self::etcd::{EtcdArgs, EtcdSettings};
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
 
@@ -34,6 +36,10 @@ const TAKEOVER_AFTER: DurationRange =
 /// The defaults on files of --takeover-after and --leadership.
 const TAKEOVER_ON_FILES: Duration = Duration::from_millis(1_500);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
+/// The same on etcd: no renewal is seen later than by a lock of a file, and leadership outlasts a
+/// longer loss of the quorum.
+const TAKEOVER_ON_ETCD: Duration = Duration::from_secs(2);
+const LEADERSHIP_ON_ETCD: Duration = Duration::from_secs(300);
 /// How long a removal waits.
 const CONFIRM_REMOVALS: DurationRange =
     DurationRange { min: Duration::ZERO, max: Duration::from_secs(3600) };
@@ -70,7 +76,7 @@ impl Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run one replica on files: it leads, or stands by until the leader fails.
+    /// Run one replica on files or on etcd: it leads, or stands by until the leader fails.
     Run(Box<RunArgs>),
     /// Run one replica on Kubernetes, as its operator.
     #[cfg(feature = "kubernetes")]
@@ -117,12 +123,19 @@ pub struct CrdsArgs {}
 #[command(after_help = "Two replicas on one state folder, one of which leads:\n  \
     leasehold-coordinator run --manifests ./manifests --state-dir ./state\n  \
     leasehold-coordinator run --manifests ./manifests --state-dir ./state \\\n    \
-        --listen 127.0.0.1:7410 --http-listen 127.0.0.1:7412")]
+        --listen 127.0.0.1:7410 --http-listen 127.0.0.1:7412\n\n\
+    One replica of several hosts, on etcd, which has the manifests, too:\n  \
+    leasehold-coordinator run --etcd https://10.0.0.1:2379,https://10.0.0.2:2379 \\\n    \
+        --etcd-ca ca.pem --etcd-cert c.pem --etcd-key c.key --state-dir ./state \\\n    \
+        --listen 0.0.0.0:7400 --advertise host-1.example:7400")]
 pub struct RunArgs {
-    /// Folder of the manifests (YAML); it is watched.
+    /// Folder of the manifests (YAML); it is watched. With --etcd it may be left out: the manifests
+    /// are then those in etcd.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
-    pub manifests: PathBuf,
-    /// Folder that the replicas share: election, epochs and what workers may hold.
+    #[arg(required_unless_present = "etcd")]
+    pub manifests: Option<PathBuf>,
+    /// Folder that the replicas share: election, epochs and what workers may hold. With --etcd it
+    /// only has the last valid manifests: each replica needs one of its own.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
     /// How long manifests that take away a whole object, a whole budget, or a quarter of a set's
@@ -133,13 +146,16 @@ pub struct RunArgs {
     /// Use a --state-dir on NFS, SMB, FUSE, Ceph or AFS, where a lock can end while the process
     /// that took it runs. Only if you are certain that this one does not: otherwise two replicas
     /// may lead at once.
-    #[arg(long, env = "LEASEHOLD_TRUST_STATE_DIR_LOCKS")]
+    #[arg(long, env = "LEASEHOLD_TRUST_STATE_DIR_LOCKS", conflicts_with = "etcd")]
     pub trust_state_dir_locks: bool,
-    /// The cell that --state-dir is the store of, as agents know it. A new folder is given this
-    /// identity, where the old one is lost; a folder of another cell is refused [default: a new
-    /// folder begins a cell of its own].
+    /// The cell that --state-dir, or the keys in etcd, are the store of, as agents know it. A new
+    /// store is given this identity, where the old one is lost; one of another cell is refused
+    /// [default: a new store begins a cell of its own].
     #[arg(long, value_name = "ID", env = "LEASEHOLD_CELL")]
     pub cell: Option<CellId>,
+    /// The flags of etcd.
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     /// The flags of every replica.
     #[command(flatten)]
     pub replica: ReplicaArgs,
@@ -162,13 +178,13 @@ pub struct ReplicaArgs {
     /// This replica's name, unique among the replicas [default: HOST-PID].
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_IDENTITY")]
     pub identity: Option<String>,
-    /// How long a leader may send no heartbeat before a standby takes over [default: 2s;
-    /// operator: 1s].
+    /// How long a leader may send no heartbeat before a standby takes over [default: 1.5s;
+    /// with --etcd: 2s; operator: 1s].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER")]
     #[arg(value_parser = duration(TAKEOVER_AFTER))]
     pub takeover_after: Option<Duration>,
-    /// How long leadership lasts without renewal [default: 30s; operator: 5m, so that a shorter
-    /// outage of the API server ends no lease].
+    /// How long leadership lasts without renewal [default: 30s; with --etcd and for the operator:
+    /// 5m, so that a shorter outage of etcd or of the API server ends no lease].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP")]
     #[arg(value_parser = duration(LEADERSHIP))]
     pub leadership: Option<Duration>,
@@ -255,6 +271,8 @@ pub enum PlatformSettings {
         /// The cell that the folder is, or becomes, the store of.
         cell: Option<CellId>,
     },
+    /// etcd.
+    Etcd(Box<EtcdSettings>),
     /// The API server.
     #[cfg(feature = "kubernetes")]
     Kubernetes(Box<KubernetesSettings>),
@@ -263,10 +281,13 @@ pub enum PlatformSettings {
 impl PlatformSettings {
     /// The authority of clients' certificates without --tls-client-ca. On Kubernetes that is the
     /// one that has signed the replicas' certificates, so that replicas can prove who they are.
-    #[cfg_attr(not(feature = "kubernetes"), expect(unused_variables, reason = "files need none"))]
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(unused_variables, reason = "only Kubernetes does")
+    )]
     fn client_ca_beside(&self, cert: &Path) -> ClientCaFile {
         match self {
-            Self::Files { .. } => ClientCaFile::None,
+            Self::Files { .. } | Self::Etcd(_) => ClientCaFile::None,
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => ClientCaFile::Optional(authority_beside(cert)),
         }
@@ -295,8 +316,17 @@ impl RunArgs {
             state_dir,
             trust_state_dir_locks: trusts_locks,
             cell,
+            etcd,
             replica,
         } = self;
+        if let Some((connection, prefix)) = etcd.connection()? {
+            let times =
+                DefaultTimes { takeover_after: TAKEOVER_ON_ETCD, leadership: LEADERSHIP_ON_ETCD };
+            let etcd =
+                EtcdSettings { connection, prefix, manifests, confirm_removals, state_dir, cell };
+            return replica.settings(PlatformSettings::Etcd(Box::new(etcd)), &times);
+        }
+        let Some(manifests) = manifests else { return refuse("--manifests or --etcd is missing") };
         let times =
             DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         let files =

@@ -17,6 +17,7 @@ use leasehold_driver::platform::Platform;
 use leasehold_driver::replicas::{KnownReplica, Replicas};
 use leasehold_driver::trust::Trust;
 use leasehold_manifest::{Catalog, Reading};
+use leasehold_platform_etcd as etcd;
 use leasehold_platform_file as file;
 use leasehold_server::admin::Admin;
 use leasehold_server::cluster_history::ClusterHistories;
@@ -34,7 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::config::{PlatformSettings, Settings};
+use crate::config::{EtcdSettings, PlatformSettings, Settings};
 use crate::export::Exporters;
 use crate::file_limit;
 
@@ -122,7 +123,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     };
     let platform = match settings.platform.clone() {
         PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks, cell } => {
-            let access = access_on_files(settings.tls.as_ref());
+            let access = access_without_kubernetes(settings.tls.as_ref());
             options.http_address = reached_at(http, &address);
             let platform = file::start(file::Settings {
                 manifests,
@@ -138,6 +139,11 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 bounds: settings.bounds,
             });
             Platform { access, ..platform.await? }
+        }
+        PlatformSettings::Etcd(parts) => {
+            let access = access_without_kubernetes(settings.tls.as_ref());
+            options.http_address = reached_at(http, &address);
+            Platform { access, ..start_on_etcd(*parts, settings, address).await? }
         }
         #[cfg(feature = "kubernetes")]
         PlatformSettings::Kubernetes(kubernetes) => {
@@ -160,6 +166,35 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     outcome
 }
 
+/// Starts the platform on etcd, for a replica at this address.
+async fn start_on_etcd(
+    parts: EtcdSettings,
+    settings: Settings,
+    address: String,
+) -> anyhow::Result<Platform> {
+    let EtcdSettings { connection, prefix, manifests, confirm_removals, state_dir, cell } = parts;
+    if connection.tls.is_none() {
+        tracing::warn!(
+            "etcd is reached without TLS: who can change what passes between can lead in this \
+             replica's place; use https in --etcd on a network that others reach"
+        );
+    }
+    let started = etcd::start(etcd::Settings {
+        connection,
+        prefix,
+        manifests,
+        confirm_removals,
+        state_dir,
+        cell,
+        identity: settings.identity,
+        address,
+        takeover_after: settings.takeover_after,
+        leadership: settings.leadership,
+        bounds: settings.bounds,
+    });
+    started.await
+}
+
 /// Where a socket is reached: an address that means all of this host's says less than the one that
 /// this replica gives others.
 fn reached_at(socket: SocketAddr, advertised: &str) -> String {
@@ -170,7 +205,7 @@ fn reached_at(socket: SocketAddr, advertised: &str) -> String {
 }
 
 /// Who may do what without Kubernetes; the log says what clients have to prove.
-fn access_on_files(tls: Option<&TlsFiles>) -> Access {
+fn access_without_kubernetes(tls: Option<&TlsFiles>) -> Access {
     match tls.map(|files| &files.clients) {
         Some(ClientCaFile::Required(_)) => {
             tracing::info!("the URI in a client's certificate decides what the client may do");

@@ -35,7 +35,8 @@ pub fn text(path: &Path) -> Option<String> {
 /// Whether `make generate` writes this file.
 #[must_use]
 pub fn is_generated(path: &Path) -> bool {
-    ["proto/src/gen", "coordinator/platform-etcd/src/gen"].iter().any(|gen| path.starts_with(gen))
+    let folders = ["proto/src/gen", "coordinator/platform-etcd/src/gen"];
+    folders.iter().any(|folder| path.starts_with(folder))
 }
 
 /// Whether the path ends in one of these extensions.

@@ -381,13 +381,20 @@ fn crates_whose_documentation_has_examples_run_them() {
 }
 
 /// Packages and the crates that they must not depend on, directly or indirectly.
-const APART: [(&str, &[&str]); 8] = [
+const APART: [(&str, &[&str]); 9] = [
     ("leasehold-manifest", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-injection", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-driver", &["leasehold-platform", "leasehold-server", "kube", "notify"]),
-    ("leasehold-platform-file", &["leasehold-platform-kube", "leasehold-server", "kube"]),
-    ("leasehold-platform-kube", &["leasehold-platform-file", "leasehold-server"]),
-    ("leasehold-server", &["kube", "leasehold-platform-kube", "leasehold-platform-file"]),
+    ("leasehold-platform-etcd", &["leasehold-platform-file", "leasehold-server", "kube"]),
+    ("leasehold-platform-file", &["leasehold-platform-etcd", "leasehold-server", "kube"]),
+    (
+        "leasehold-platform-kube",
+        &["leasehold-platform-etcd", "leasehold-platform-file", "leasehold-server"],
+    ),
+    (
+        "leasehold-server",
+        &["kube", "leasehold-platform-etcd", "leasehold-platform-kube", "leasehold-platform-file"],
+    ),
     ("leasehold-http-api", &["leasehold-driver", "leasehold-coordinator-core"]),
     ("leasehold-cli", &["leasehold-coordinator", "leasehold-driver", "leasehold-server"]),
 ];

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 pub struct Cell {
     /// Its identity.
     pub id: CellId,
-    /// Its store, for people: a folder, or a Lease as NAMESPACE/NAME.
+    /// Its store, for people: a folder, a prefix of etcd, or a Lease as NAMESPACE/NAME.
     pub store: String,
 }
 

@@ -79,8 +79,11 @@ mod tests {
     #[test]
     fn files_in_memory_follow_the_rules_of_a_folder() {
         let mut catalog = Catalog::in_memory();
-        let good =
-            [("a.yaml", CLUSTER), ("ci/b.yaml", SET), ("ci/lists/cars.txt", "cars:new\ncars:old\n")];
+        let good = [
+            ("a.yaml", CLUSTER),
+            ("ci/b.yaml", SET),
+            ("ci/lists/cars.txt", "cars:new\ncars:old\n"),
+        ];
         catalog.set_files(files(&good));
         let reading = catalog.read();
         assert!(reading.problems.is_empty(), "{:?}", reading.problems);
