@@ -9,6 +9,7 @@ pub mod browser;
 pub mod certificates;
 pub mod chaos;
 pub mod command_line;
+pub mod etcd;
 pub mod http;
 pub mod keda;
 pub mod kube;

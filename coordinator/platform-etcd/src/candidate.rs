@@ -157,6 +157,7 @@ impl Candidate for EtcdCandidate {
             match self.look(&mut watch, context).await {
                 Ok((read, decision)) => {
                     context.progress.set_trouble(None);
+                    context.errors.recover();
                     if decision == Decision::Follow {
                         self.notify(&read, context).await?;
                     } else if context.ready.is_none()

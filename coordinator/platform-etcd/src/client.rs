@@ -1,8 +1,7 @@
-//! Calls to etcd. One member is asked at a time, and the next one once it does not answer. A read is
-//! tried at each member; a write is tried once, since its outcome may be unknown. Invariant: no
+//! Calls to etcd. One member is asked at a time, and the next one once that does not answer. A read
+//! is tried at each member; a write is tried once, since its outcome may be unknown. Invariant: no
 //! read is served from one member's memory alone: every read waits for the quorum.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};

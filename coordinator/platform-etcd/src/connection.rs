@@ -12,8 +12,11 @@ use crate::etcd_error::EtcdError;
 
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time between two pings of a connection, and how long an answer may take.
-const KEEPALIVE: Duration = Duration::from_secs(3);
+/// The time between two pings of a connection with a call. etcd ends one with pings more often than
+/// every 5 s, or without a call.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long the answer to a ping may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The address of a member of etcd: `http://HOST:PORT` or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +103,7 @@ pub(crate) async fn channel(url: &MemberUrl, tls: Option<&EtcdTls>) -> Result<Ch
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true);
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
     let endpoint = match tls.filter(|_| url.is_tls()) {
         None => endpoint,
         Some(tls) => endpoint.tls_config(tls_config(tls).await?).map_err(|error| {

@@ -44,8 +44,8 @@ impl ManifestMirror {
         self.values.insert(kv.key, value);
     }
 
-    /// Takes in one message of a watch, which has whole revisions in their order. One that is in the
-    /// copy already changes nothing.
+    /// Takes in one message of a watch, which has whole revisions in their order. Those that are in
+    /// the copy already change nothing.
     pub(crate) fn apply(&mut self, events: Vec<Event>) {
         let known = self.revision;
         for event in events {

@@ -18,7 +18,7 @@ use leasehold_platform::last_good_file::LastGoodFile;
 use leasehold_platform::removal_grace::{RemovalGrace, Stamps};
 use leasehold_types::Moment;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use crate::client::EtcdClient;
 use crate::etcd_error::EtcdError;
@@ -43,6 +43,8 @@ pub(crate) struct EtcdManifests {
     desired_publisher: DesiredPublisher,
     freshness: watch::Sender<Freshness>,
     errors: StoreErrors,
+    /// How often the store had been replaced when the keys were listed.
+    replaced: u64,
 }
 
 /// The state of the reader, used on the threads for blocking work.
@@ -78,7 +80,7 @@ impl EtcdManifests {
         };
         let errors = StoreErrors::new(false, "the manifests in etcd are read again");
         let state = Arc::new(Mutex::new(state));
-        Self { client, keys, state, desired_publisher, freshness, errors }
+        Self { client, keys, state, desired_publisher, freshness, errors, replaced: 0 }
     }
 
     /// Runs until the driver has ended.
@@ -114,11 +116,13 @@ impl EtcdManifests {
         &mut self,
         mirror: &mut Option<ManifestMirror>,
     ) -> Result<FollowEnd, EtcdError> {
-        let replaced = self.client.seen().replaced;
+        // Changes of a watch that has ended may not be published yet.
+        let mut due = mirror.is_some().then(Instant::now);
         let mirror = match mirror {
             Some(mirror) => mirror,
             None => {
                 let asked_at = clock::now();
+                self.replaced = self.client.seen().replaced;
                 let listed = mirror.insert(self.list().await?);
                 if self.publish(listed, Some(asked_at)).await.is_err() {
                     return Ok(FollowEnd::DriverGone);
@@ -130,9 +134,9 @@ impl EtcdManifests {
         let start_revision = mirror.revision + 1;
         let create = WatchCreateRequest { key: first, range_end: end, start_revision };
         let mut changes = self.client.watch(create).await?;
-        let mut looks = interval(LOOK_INTERVAL);
+        // What a watch that goes on has missed comes first.
+        let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut due = None;
         loop {
             let grace_ends = self.lock().grace.ends();
             tokio::select! {
@@ -151,7 +155,7 @@ impl EtcdManifests {
                 _ = looks.tick() => {
                     let asked_at = clock::now();
                     let is_same = self.is_same(mirror).await?;
-                    if !is_same || self.client.seen().replaced != replaced {
+                    if !is_same || self.client.seen().replaced != self.replaced {
                         return Ok(FollowEnd::Outdated("the watch has missed a change"));
                     }
                     self.errors.recover();
