@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{AccountId, Exposure};
-use leasehold_driver::platform::{Command as Platformed, Platform};
+use leasehold_driver::platform::{Command as PlatformCommand, Platform};
 use leasehold_platform_etcd::{EtcdConnection, Settings, start};
 use leasehold_types::{TimeBounds, WorkerKey};
 use rustix::process::Signal;
@@ -138,10 +138,10 @@ async fn elected(platform: &mut Platform) -> Elected {
     }
 }
 
-fn register(worker: &WorkerKey, elected: &Elected) -> Platformed {
+fn register(worker: &WorkerKey, elected: &Elected) -> PlatformCommand {
     let exposure = Exposure { jobs_max: 3, ..Exposure::default() };
     let order = Order::Register(vec![(worker.clone(), AccountId(1), exposure)]);
-    Platformed::Order { epoch: elected.epoch, order }
+    PlatformCommand::Order { epoch: elected.epoch, order }
 }
 
 /// Another replica takes the term in etcd, of which the leader does not know yet.

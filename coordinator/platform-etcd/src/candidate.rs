@@ -183,7 +183,7 @@ impl Candidate for EtcdCandidate {
 impl EtcdCandidate {
     /// Reads who leads, and whether that leader has failed.
     async fn look(
-        &mut self,
+        &self,
         watch: &mut Option<LeaderWatch>,
         context: &mut CampaignContext,
     ) -> Result<(ElectionRead, Decision), EtcdError> {

@@ -26,13 +26,14 @@ pub struct EtcdArgs {
     /// Certificate chain (PEM) that this replica shows to etcd. With etcd's --client-cert-auth its
     /// common name is the user, unless --etcd-user is given.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_ETCD_CERT", requires = "etcd_key")]
+    #[arg(requires = "etcd")]
     pub etcd_cert: Option<PathBuf>,
     /// Private key (PEM) of --etcd-cert.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_ETCD_KEY", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
     /// The user of etcd, with a password.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_ETCD_USER")]
-    #[arg(requires = "etcd_password_file")]
+    #[arg(requires = "etcd_password_file", requires = "etcd")]
     pub etcd_user: Option<String>,
     /// File with the password of --etcd-user; it is read for every new token.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_ETCD_PASSWORD_FILE")]
