@@ -213,10 +213,11 @@ impl EtcdCandidate {
     }
 
     /// Whether the store was replaced a moment ago. The last leader then knows entries that it
-    /// lacks, and is to lead next.
+    /// lacks, is to lead next, and may believe that it still leads.
     fn leaves_it_to_the_last_leader(&self, now: Moment) -> bool {
         let replaced_at = self.election.client().seen().replaced_at;
-        let is_recent = replaced_at.is_some_and(|at| now.since(at) < self.settings.leadership);
+        let leads = self.settings.bounds.outlast(self.settings.leadership);
+        let is_recent = replaced_at.is_some_and(|at| now.since(at) < leads);
         is_recent && self.last_term.is_none()
     }
 
