@@ -3,6 +3,7 @@
 //! restore from a backup gives no epoch twice.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -245,6 +246,26 @@ fn an_outage_of_etcd_changes_no_leader_and_ends_no_lease() {
     assert_eq!((epoch(&first), epoch(&second)), (Some(begun), None));
 }
 
+/// Copies the data of etcd.
+fn back_up(etcd: &mut Etcd) {
+    etcd.kill();
+    let copied = Command::new("cp").arg("-r").args([etcd.data(), backup(etcd)]).status();
+    assert!(copied.expect("cp starts").success());
+    etcd.restart();
+}
+
+/// Replaces the data of etcd with the copy.
+fn put_back(etcd: &mut Etcd) {
+    etcd.kill();
+    std::fs::remove_dir_all(etcd.data()).expect("it is removed");
+    std::fs::rename(backup(etcd), etcd.data()).expect("the backup is put back");
+    etcd.restart();
+}
+
+fn backup(etcd: &Etcd) -> PathBuf {
+    etcd.folder().join("backup")
+}
+
 /// The backup is older than the worker: the leader takes a higher epoch, and adds the entry.
 #[test]
 fn a_store_that_was_put_back_from_a_backup_gives_no_epoch_twice_and_gets_its_entries_back() {
@@ -252,26 +273,43 @@ fn a_store_that_was_put_back_from_a_backup_gives_no_epoch_twice_and_gets_its_ent
     put_manifest(&etcd, 2);
     let replica = etcd.replica(&[]);
     let begun = eventually("a leader", || epoch(&replica));
-    let backup = etcd.folder().join("backup");
-    etcd.kill();
-    let copied = Command::new("cp").arg("-r").args([&etcd.data(), &backup]).status();
-    assert!(copied.expect("cp starts").success());
-    etcd.restart();
+    back_up(&mut etcd);
     let agent = agent(etcd.folder(), &[&replica], "builds", "w-0");
     let (_, token) = eventually("a pool", || pool(&agent, begun).filter(|(size, _)| *size == 2));
     let exposures = format!("{PREFIX}exposures/");
     assert_eq!(etcd.below(&exposures).len(), 1);
 
-    etcd.kill();
-    std::fs::remove_dir_all(etcd.data()).expect("it is removed");
-    std::fs::rename(&backup, etcd.data()).expect("the backup is put back");
-    etcd.restart();
+    put_back(&mut etcd);
     let next = eventually("the next term", || epoch(&replica).filter(|next| *next > begun));
     let (size, after) = eventually("service", || pool(&agent, next));
     assert_eq!((size, after), (2, token), "the pool and its token");
     assert_eq!(etcd.below(&exposures).len(), 1, "the entry is back");
     let log = replica.process.log();
     assert!(log.contains("added the entries of workers that etcd has lost"), "{log}");
+}
+
+/// The revision has passed the one that the leader knew before it can see that it went back, as
+/// after a restore with `--bump-revision`: its own heartbeat is an earlier one all the same.
+#[test]
+fn a_store_that_was_put_back_is_noticed_although_its_revision_is_higher() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    put_manifest(&etcd, 2);
+    let replica = etcd.replica(&[]);
+    let begun = eventually("a leader", || epoch(&replica));
+    back_up(&mut etcd);
+    let agent = agent(etcd.folder(), &[&replica], "builds", "w-0");
+    eventually("a pool", || pool(&agent, begun).filter(|(size, _)| *size == 2));
+
+    replica.process.signal(Signal::STOP);
+    let newest = put_manifest(&etcd, 2);
+    put_back(&mut etcd);
+    let passed = (0..=newest).any(|_| put_manifest(&etcd, 2) > newest);
+    assert!(passed, "the revision is above {newest}");
+    let exposures = format!("{PREFIX}exposures/");
+    assert!(etcd.below(&exposures).is_empty(), "the backup has no entry");
+    replica.process.signal(Signal::CONT);
+    eventually("the next term", || epoch(&replica).filter(|next| *next > begun));
+    eventually("the entry", || (etcd.below(&exposures).len() == 1).then_some(()));
 }
 
 #[test]

@@ -128,6 +128,12 @@ impl EtcdClient {
         self.0.history.seen()
     }
 
+    /// Notes the revision of the heartbeat in an answer to a request that was sent when `before`
+    /// was known.
+    pub(crate) fn note_heartbeat(&self, before: Seen, revision: i64) {
+        self.0.history.note_heartbeat(before, revision);
+    }
+
     /// Reads keys, as they are at the time of the call or later.
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
         let mut tries = self.0.connection.members.len();

@@ -78,6 +78,8 @@ pub(crate) struct HeldTerm {
     pub(crate) replaced: u64,
     stored: Stored<TermRecord>,
     beats: u64,
+    /// The revision of its last renewal that was answered, or read after that.
+    renewed: i64,
 }
 
 impl HeldTerm {
@@ -127,6 +129,7 @@ impl Election {
 
     /// Both keys as they are now.
     pub(crate) async fn read(&self) -> Result<ElectionRead, EtcdError> {
+        let before = self.client.seen();
         let KeyRange { first, end } = self.keys.election();
         let request = RangeRequest { key: first, range_end: end, ..RangeRequest::default() };
         let answer = self.client.range(request).await?;
@@ -143,6 +146,7 @@ impl Election {
             }
         }
         let (renewed, earlier) = heartbeat.unwrap_or_default();
+        self.client.note_heartbeat(before, renewed);
         let of_term = || term.as_ref().map_or(0, |term| term.record.earlier_ms);
         let earlier = Duration::from_millis(earlier.unwrap_or_else(of_term));
         Ok(ElectionRead { revision, term, renewed, earlier })
@@ -155,7 +159,7 @@ impl Election {
         read: &ElectionRead,
         taking: Taking,
     ) -> Result<Option<(HeldTerm, Moment)>, EtcdError> {
-        let replaced = self.client.seen().replaced;
+        let seen = self.client.seen();
         let epoch = next_epoch(read, taking.above);
         let term = TermId(fastrand::u64(1..));
         let before = read.term.as_ref();
@@ -186,25 +190,78 @@ impl Election {
         if !answer.succeeded {
             return Ok(None);
         }
-        let mod_revision = answer.header.map(|header| header.revision).unwrap_or_default();
-        let stored = Stored { record, mod_revision, value };
-        let predecessor_end = end.max(sent_at);
-        let held = HeldTerm { epoch, term, predecessor_end, replaced, stored, beats: 0 };
+        let renewed = answer.header.map(|header| header.revision).unwrap_or_default();
+        self.client.note_heartbeat(seen, renewed);
+        let held = HeldTerm {
+            epoch,
+            term,
+            predecessor_end: end.max(sent_at),
+            replaced: seen.replaced,
+            stored: Stored { record, mod_revision: renewed, value },
+            beats: 0,
+            renewed,
+        };
         Ok(Some((held, sent_at)))
     }
 
     /// Renews a term. Returns when that was sent, and whether the term stands.
     pub(crate) async fn renew(&self, held: &mut HeldTerm) -> (Moment, Result<bool, EtcdError>) {
+        let (sent_at, renewed) = self.beat(held).await;
+        match renewed {
+            Ok(false) => self.renew_again(held, sent_at).await,
+            renewed => (sent_at, renewed.map(|_| !self.is_replaced(held))),
+        }
+    }
+
+    /// Renews a term whose heartbeat is not the one that its leader knows: the answer to an earlier
+    /// renewal was lost, or the term stands no longer.
+    async fn renew_again(
+        &self,
+        held: &mut HeldTerm,
+        sent_at: Moment,
+    ) -> (Moment, Result<bool, EtcdError>) {
+        match self.read().await {
+            Err(error) => return (sent_at, Err(error)),
+            Ok(read) if self.is_present(held, &read) && !self.is_replaced(held) => {
+                held.renewed = read.renewed;
+            }
+            Ok(_) => return (sent_at, Ok(false)),
+        }
+        let (sent_at, renewed) = self.beat(held).await;
+        let renewed = match renewed {
+            // That late renewal, or a successor's write: the next renewal finds out.
+            Ok(false) => Err(EtcdError::Invalid("the heartbeat was written meanwhile".to_owned())),
+            renewed => renewed.map(|_| !self.is_replaced(held)),
+        };
+        (sent_at, renewed)
+    }
+
+    /// Writes the heartbeat after the one that is known. Returns when that was sent, and whether
+    /// the term and that heartbeat stood.
+    async fn beat(&self, held: &mut HeldTerm) -> (Moment, Result<bool, EtcdError>) {
         held.beats += 1;
+        let before = self.client.seen();
         let sent_at = clock::now();
-        let stands = match self.heartbeat(&held.stored.record, held.beats, held.predecessor_end) {
-            Ok(heartbeat) => self.write(held, Vec::new(), vec![heartbeat]).await,
+        let heartbeat = self.heartbeat(&held.stored.record, held.beats, held.predecessor_end);
+        let written = match heartbeat {
+            Ok(heartbeat) => {
+                // A store that was put back may have this very term, and an earlier heartbeat.
+                let known = vec![has_revision(self.keys.heartbeat(), held.renewed)];
+                self.write(held, known, vec![heartbeat]).await
+            }
             Err(error) => Err(error),
         };
-        let stands = stands.map(|revision| revision.is_some());
-        // A store that was replaced may have this very term, and lacks what was written since.
-        let is_replaced = self.client.seen().replaced != held.replaced;
-        (sent_at, stands.map(|stands| stands && !is_replaced))
+        if let Ok(Some(revision)) = written {
+            held.renewed = revision;
+            self.client.note_heartbeat(before, revision);
+        }
+        (sent_at, written.map(|revision| revision.is_some()))
+    }
+
+    /// Whether the store was replaced in this term. It may have the term, and lacks what was
+    /// written since.
+    fn is_replaced(&self, held: &HeldTerm) -> bool {
+        self.client.seen().replaced != held.replaced
     }
 
     /// Releases a term, so that another replica takes it at once with an epoch above `above`. After
@@ -245,9 +302,9 @@ impl Election {
         Ok(answer.succeeded.then_some(revision))
     }
 
-    /// Whether the term is the present one.
+    /// Whether the term is the present one, as it was written.
     pub(crate) fn is_present(&self, held: &HeldTerm, read: &ElectionRead) -> bool {
-        read.term.as_ref().is_some_and(|term| term.record.term == held.stored.record.term)
+        read.term.as_ref() == Some(&held.stored)
     }
 
     /// Whether this process took the term.
