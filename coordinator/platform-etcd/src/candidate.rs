@@ -23,6 +23,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::election::{Election, ElectionRead, HeldTerm, Taking};
 use crate::etcd_error::EtcdError;
 use crate::exposures::{BATCH_MAX, EntryMemory, EtcdExposures, Exposures};
+use crate::records::TermRecord;
 
 /// The renewals that a leader sends within the time after which a silent one is replaced.
 const BEATS: u32 = 8;
@@ -183,7 +184,7 @@ impl Candidate for EtcdCandidate {
 impl EtcdCandidate {
     /// Reads who leads, and whether that leader has failed.
     async fn look(
-        &self,
+        &mut self,
         watch: &mut Option<LeaderWatch>,
         context: &mut CampaignContext,
     ) -> Result<(ElectionRead, Decision), EtcdError> {
@@ -193,6 +194,7 @@ impl EtcdCandidate {
         context.raise_above(term.map(|term| term.record.epoch()));
         if let Some(term) = term {
             self.note_cell(term.record.cell)?;
+            self.forget_entries_before(&term.record);
         }
         let revisions = (term.map_or(0, |term| term.mod_revision), read.renewed);
         let seen = match watch.take() {
@@ -240,19 +242,22 @@ impl EtcdCandidate {
         Ok(())
     }
 
+    /// Forgets the entries of this replica's last term, if a later leader has read them since.
+    fn forget_entries_before(&mut self, record: &TermRecord) {
+        let is_later = |last: &LastTerm| last.epoch < record.epoch();
+        if !self.election.is_own(record) && self.last_term.as_ref().is_some_and(is_later) {
+            self.last_term = None;
+        }
+    }
+
     /// Notifies the driver of another replica that leads.
     async fn notify(
-        &mut self,
+        &self,
         read: &ElectionRead,
         context: &mut CampaignContext,
     ) -> Result<(), Stopped> {
         let Some(term) = &read.term else { return Ok(()) };
         let (record, epoch) = (&term.record, term.record.epoch());
-        let is_later = |last: &LastTerm| last.epoch < epoch && !self.election.is_own(record);
-        if self.last_term.as_ref().is_some_and(is_later) {
-            // A later leader has read the entries of that term.
-            self.last_term = None;
-        }
         let address = self.election.other_address(record);
         context.notify_leader(address, Some(&record.identity), Some(epoch)).await
     }
@@ -301,7 +306,7 @@ impl EtcdCandidate {
             tracing::error!(%cell, "the term is of another cell");
         }
         let recovered = self.recovered(held.replaced);
-        let memory = Arc::<Mutex<EntryMemory>>::default();
+        let memory = Arc::new(Mutex::new(EntryMemory::of_lost(recovered.clone())));
         let (epoch, replaced) = (held.epoch, held.replaced);
         self.last_term = Some(LastTerm { epoch, replaced, memory: Arc::clone(&memory) });
         let taken = TermTaken {
@@ -323,14 +328,15 @@ impl EtcdCandidate {
         }
     }
 
-    /// The entries of this replica's last term, if the store was replaced since.
+    /// The entries of this replica's last term, if the store was replaced since, or that term has
+    /// ended before it had added those that an earlier replacement had lost.
     fn recovered(&self, replaced: u64) -> Exposures {
-        match self.last_term.as_ref().filter(|last| last.replaced != replaced) {
-            Some(last) => {
-                last.memory.lock().unwrap_or_else(PoisonError::into_inner).exposures().clone()
-            }
-            None => BTreeMap::new(),
+        let Some(last) = &self.last_term else { return BTreeMap::new() };
+        let memory = last.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.replaced == replaced && memory.is_complete() {
+            return BTreeMap::new();
         }
+        memory.exposures().clone()
     }
 }
 

@@ -46,12 +46,24 @@ pub(crate) struct EntryMemory {
     revisions: BTreeMap<WorkerKey, i64>,
     /// Keys whose revision is to be read first: the outcome of a write is unknown.
     unknown: BTreeSet<WorkerKey>,
+    /// Whether the store has had all of these entries in the leader's term.
+    is_complete: bool,
 }
 
 impl EntryMemory {
+    /// Entries that the store may lack.
+    pub(crate) fn of_lost(exposures: Exposures) -> Self {
+        Self { exposures, ..Self::default() }
+    }
+
     /// The entries.
     pub(crate) fn exposures(&self) -> &Exposures {
         &self.exposures
+    }
+
+    /// Whether the store has had all of these entries in the leader's term.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// Notes an entry of the store.
@@ -158,6 +170,8 @@ async fn list(
             None => missing.push((worker, exposure)),
         }
     }
+    // A leader that loses its term before all are added still knows them in its next one.
+    read.exposures.extend(missing.iter().cloned());
     *lock(memory) = read;
     let added = missing.len();
     let register = |(worker, exposure)| {
@@ -173,7 +187,9 @@ async fn list(
     if added > 0 {
         tracing::warn!(added, "added the entries of workers that etcd has lost");
     }
-    Ok(lock(memory).exposures.clone())
+    let mut memory = lock(memory);
+    memory.is_complete = true;
+    Ok(memory.exposures.clone())
 }
 
 /// The worker of a key, and the most that the worker may hold.
