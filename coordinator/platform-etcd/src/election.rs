@@ -1,6 +1,7 @@
 //! The election's two keys: read, taken, renewed and released, each write a transaction on the term
-//! that was read. No epoch is handed out twice: each is above the store's revision that was read
-//! just before it was taken, and its own write has a higher revision.
+//! that was read. No epoch is handed out twice while the term stands in the store: each is above
+//! the one that its write replaces. Where the term was removed or put back from a backup, it is
+//! above every epoch that this replica has heard of, the store's revision and the time of day.
 //!
 //! Invariant: whatever a leader writes is written only while its term stands in the store, so
 //! nothing that a deposed leader sends can succeed.
@@ -46,8 +47,8 @@ pub(crate) struct Election {
 /// Both keys at one moment between the call and its answer.
 #[derive(Clone, Debug)]
 pub(crate) struct ElectionRead {
-    /// The store's revision. No epoch that was ever taken from a revision is above it, except after
-    /// a restore of the store.
+    /// The store's revision. No epoch that was ever taken from a revision, and not from a clock, is
+    /// above it, except after a restore of the store.
     pub(crate) revision: u64,
     /// The present term, if there is one.
     pub(crate) term: Option<Stored<TermRecord>>,
@@ -348,10 +349,13 @@ impl Election {
             }
             Some(term) => (taking.seen_at, read.earlier.max(term.record.leadership())),
         };
-        match leads {
+        let end = match leads {
             Duration::ZERO => since,
             leads => since + taking.bounds.outlast(leads),
-        }
+        };
+        // A store that was put back may not show who led last.
+        let replaced_at = self.client.seen().replaced_at;
+        replaced_at.map_or(end, |at| end.max(at + taking.bounds.outlast(taking.unseen)))
     }
 
     /// The conditions that the term is the one that was read.
