@@ -67,6 +67,7 @@ impl FromStr for MemberUrl {
             matches!(url.scheme_str(), Some("http" | "https"))
                 && url.host().is_some_and(|host| !host.is_empty())
                 && url.port_u16().is_some_and(|port| port != 0)
+                && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
                 && matches!(url.path(), "" | "/")
                 && url.query().is_none()
         });
@@ -117,9 +118,11 @@ pub(crate) async fn channel(url: &MemberUrl, tls: Option<&EtcdTls>) -> Result<Ch
 
 /// A token as it is shown in metadata.
 pub(crate) fn token_value(token: &str) -> Result<AsciiMetadataValue, EtcdError> {
-    token
-        .parse()
-        .map_err(|_| EtcdError::Invalid("etcd gave a token that is not printable text".to_owned()))
+    let mut value: AsciiMetadataValue = token.parse().map_err(|_| {
+        EtcdError::Invalid("etcd gave a token that is not printable text".to_owned())
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 async fn tls_config(tls: &EtcdTls) -> Result<ClientTlsConfig, EtcdError> {
@@ -160,6 +163,7 @@ mod tests {
             "https://:2379",
             "https://10.0.0.1:2379/v3",
             "https://10.0.0.1:2379?a",
+            "https://user:password@10.0.0.1:2379",
         ] {
             text.parse::<MemberUrl>().expect_err(text);
         }

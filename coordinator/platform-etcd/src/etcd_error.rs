@@ -53,6 +53,8 @@ impl EtcdError {
                     | Code::Internal
                     | Code::Cancelled
                     | Code::DataLoss
+                    // A learner answers nobody.
+                    | Code::FailedPrecondition
             ),
             Self::Files(_) | Self::Invalid(_) => false,
         }
@@ -80,7 +82,10 @@ impl EtcdError {
             Self::Files(_) | Self::Invalid(_) => true,
             Self::Refused { code, .. } => matches!(
                 code,
-                Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument
+                Code::PermissionDenied
+                    | Code::Unauthenticated
+                    | Code::InvalidArgument
+                    | Code::FailedPrecondition
             ),
             Self::Silent { .. } => false,
         }
@@ -94,7 +99,13 @@ fn advice(code: &Code) -> &'static str {
             "; grant the role of --etcd-user, or of the common name in --etcd-cert, what \
              docs/OPERATIONS.md lists"
         }
-        Code::Unauthenticated => "; check --etcd-user and --etcd-password-file, or --etcd-cert",
+        // etcd answers a wrong password, and no user at all, with an invalid argument.
+        Code::Unauthenticated | Code::InvalidArgument => {
+            "; check --etcd-user and --etcd-password-file, or --etcd-cert"
+        }
+        Code::FailedPrecondition => {
+            "; leave --etcd-user out where etcd has no users, and name no learner in --etcd"
+        }
         Code::ResourceExhausted => {
             "; if the store is full, compact it, defragment it, and disarm the alarm"
         }
