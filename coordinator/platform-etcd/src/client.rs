@@ -152,8 +152,16 @@ impl EtcdClient {
         }
     }
 
-    /// Tries a transaction once. After an error it may have happened, and may yet happen.
+    /// Tries a transaction once, or once more where etcd refused the token, and so changed nothing.
+    /// After an error it may have happened, and may yet happen.
     pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
+        match self.try_txn(request.clone()).await {
+            Err(error) if error.is_of_token() => self.try_txn(request).await,
+            answered => answered,
+        }
+    }
+
+    async fn try_txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
         let answered = self.call(|route| async move {
             let (mut client, request) = (route.kv(), route.request(request));
             client.txn(request).await
