@@ -124,6 +124,13 @@ impl EtcdManifests {
                 let asked_at = clock::now();
                 self.replaced = self.client.seen().replaced;
                 let listed = mirror.insert(self.list().await?);
+                if listed.len() == 0 {
+                    tracing::warn!(
+                        prefix = %self.keys,
+                        "no key is below manifests/ there: put manifests there, or correct \
+                         --etcd-prefix"
+                    );
+                }
                 if self.publish(listed, Some(asked_at)).await.is_err() {
                     return Ok(FollowEnd::DriverGone);
                 }
