@@ -167,6 +167,7 @@ impl Driver {
                 fixed: config.drain_deadline.is_some(),
                 stays_after_drain: config.sidecar,
                 goodbye_max: config.goodbye_max,
+                warns_unacknowledged: !config.sidecar && !config.insists_on_report,
                 ..Drain::default()
             },
             session: SessionState::new(metrics.clone()),

@@ -29,6 +29,8 @@ pub(super) struct Drain {
     pub(super) goodbye_max: Duration,
     /// The log already says that it tries.
     pub(super) goodbye_logged: bool,
+    /// The log says if that failed; `leave` says it in its own error.
+    pub(super) warns_unacknowledged: bool,
 }
 
 impl Driver {
@@ -60,7 +62,10 @@ impl Driver {
 
     pub(super) fn end_drain(&mut self, jobs_left: u32, reported: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
+        let is_unacknowledged =
+            !reported && self.drain.goodbye_logged && self.drain.warns_unacknowledged;
         match jobs_left {
+            0 if is_unacknowledged => {}
             0 => {
                 let took = duration::format_short(took);
                 tracing::info!(%took, "the drain has ended: no job runs and no stream is held");
@@ -70,6 +75,10 @@ impl Driver {
                 took = %duration::format_short(took),
                 "the drain's deadline has passed: jobs still run, and the agent does not kill them"
             ),
+        }
+        if is_unacknowledged {
+            let took = duration::format_short(took);
+            tracing::warn!(%took, "{}", unacknowledged(self.process.state_dir.as_deref()));
         }
         if self.drain.stays_after_drain {
             tracing::info!("the agent stays until it gets a signal");
@@ -121,4 +130,19 @@ impl Driver {
         let what = self.describe_drain(&outstanding, now);
         tracing::info!(jobs, streams, "draining: {what}, {left}");
     }
+}
+
+/// The worker leaves, and the coordinators still count it: what frees its slots.
+fn unacknowledged(state_dir: Option<&str>) -> String {
+    let freed = match state_dir {
+        Some(folder) => format!(
+            "an agent with --state-dir {folder} is started again, or `leasehold-agent leave` is \
+             run with it"
+        ),
+        None => "`leasehold gone` declares it gone".into(),
+    };
+    format!(
+        "the worker leaves, but no coordinator has acknowledged it: its slots stay counted until \
+         {freed} (on Kubernetes: until its pod has ended)"
+    )
 }

@@ -1,11 +1,12 @@
 //! Drains of an agent without a child, by signal and by request.
 
+use leasehold_types::Epoch;
 use leasehold_types::message::{AgentMessage, DrainPhase};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::coordinator::Coordinator;
-use super::process::Agent;
+use super::process::{Agent, fail};
 
 pub fn phase(wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option<()> {
     move |message| match message {
@@ -45,10 +46,13 @@ async fn sigterm_drains_waits_for_the_job_and_the_stream_and_exits_with_0() {
 #[tokio::test]
 async fn a_drained_agent_waits_for_a_coordinator_only_if_one_knows_it() {
     const WAITS: &str = "waiting for a coordinator";
+    const UNACKNOWLEDGED: &str = "no coordinator has acknowledged it: its slots stay counted";
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().display().to_string();
     let start = r#"{"start_id":"s","running":0}"#;
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);
-    let mut known = Agent::start(&coordinator, &[]).await;
+    let mut known = Agent::start(&coordinator, &["--state-dir", &state]).await;
     known.pool(1).await;
     coordinator.stop();
     known.log.line("no session with the coordinator").await;
@@ -60,7 +64,37 @@ async fn a_drained_agent_waits_for_a_coordinator_only_if_one_knows_it() {
     let line = known.log.line(WAITS).await;
     assert!(line.contains("5s"), "{line}");
     assert_eq!((known.code().await, unknown.code().await), (Some(0), Some(0)));
-    assert_eq!(unknown.log.count(WAITS), 0, "{}", unknown.log.text());
+    let line = known.log.line(UNACKNOWLEDGED).await;
+    assert!(line.contains("WARN") && line.contains(&state), "{line}");
+    for words in [WAITS, UNACKNOWLEDGED] {
+        assert_eq!(unknown.log.count(words), 0, "{}", unknown.log.text());
+    }
+    // What the line advises helps: the command ends with 0 once a coordinator has its report.
+    let next = Coordinator::start_in(Epoch(2)).await;
+    let address = next.address.to_string();
+    let leave = ["leave", "--coordinator", &address, "--cluster", "ci", "--worker", "w1"];
+    let (code, said) = fail(&[&leave[..], &["--state-dir", &state]].concat()).await;
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[tokio::test]
+async fn the_leave_command_says_once_that_no_coordinator_has_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().display().to_string();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s","running":0}"#).await.0, 200);
+    agent.kill().await;
+    coordinator.stop();
+    let address = coordinator.address.to_string();
+    let leave = ["leave", "--coordinator", &address, "--cluster", "ci", "--worker", "w1"];
+    let more = ["--state-dir", &state, "--timeout", "100ms"];
+    let (code, said) = fail(&[&leave[..], &more].concat()).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("run the command again"), "{said}");
+    assert!(!said.contains("its slots stay counted"), "{said}");
 }
 
 /// Like the first worker of the README: it uses jobs only, also across restarts of its agent.
