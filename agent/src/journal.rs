@@ -329,14 +329,15 @@ impl Recovery {
             Parsed::Intact(JournalHeader { owner: old, .. }, ..)
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
+                let owner = format!("{}/{}", old.cluster, old.worker);
+                let folder = path.parent().expect("a file in a state folder");
                 bail!(
-                    "{} is the journal of worker {}/{}, not of {}/{}: give each worker its own \
-                     --state-dir",
+                    "{} is the journal of worker {owner}, not of {}/{}: give each worker its own \
+                     --state-dir; if {owner} was a mistake, and nothing of it runs, delete {}",
                     path.display(),
-                    old.cluster,
-                    old.worker,
                     header.cluster,
                     header.worker,
+                    folder.display(),
                 );
             }
             Parsed::Intact(..) if !knows_boot => {

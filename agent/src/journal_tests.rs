@@ -327,7 +327,9 @@ fn refuses_a_journal_of_another_worker_or_in_use() {
     let error = FileJournal::open(&held, &other, None, BOOT)
         .expect_err("another worker's journal")
         .to_string();
-    assert!(error.contains("ci/w1"), "{error}");
+    assert!(error.contains("of worker ci/w1, not of ci/w2"), "{error}");
+    assert!(error.contains("if ci/w1 was a mistake, and nothing of it runs"), "{error}");
+    assert!(error.ends_with(&format!("delete {}", dir.path().display())), "{error}");
 }
 
 #[test]
