@@ -186,7 +186,8 @@ fn is_connected(connection: &CaptureConnection) -> bool {
     connection.connection_metadata().is_some()
 }
 
-fn is_refused(error: &(dyn Error + 'static)) -> bool {
+/// Whether nothing listens at the address.
+pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
     anyhow::Chain::new(error).any(|error| {
         let io = error.downcast_ref::<std::io::Error>();
         io.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)

@@ -29,7 +29,7 @@ use tonic::{Code, Request};
 
 use crate::backoff;
 use crate::config::{Address, Tls};
-use crate::http_client::{ANSWER_BYTES_MAX, Call, Url};
+use crate::http_client::{ANSWER_BYTES_MAX, Call, Url, is_refused};
 use crate::leader_watch::{Connect, Connection};
 use crate::silence::{next_response, unless_silent};
 
@@ -53,6 +53,8 @@ const NOT_GRPC: [&str; 2] = ["invalid compression flag", HTTP_PORT_MESSAGE];
 /// What to do about one.
 const NOT_A_COORDINATOR: &str = "this is not a coordinator's gRPC port: set --coordinator to the \
     address of a coordinator's --listen (port 7400 by default)";
+/// A text in the client's error if the name cannot be looked up.
+const NO_ADDRESS: &str = "dns error";
 /// How long the server may take to say what it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that a coordinator may send before this agent has read them.
@@ -223,11 +225,23 @@ impl Dial {
         }
     }
 
-    /// Adds the likely cause to a connection error: the port does not use TLS.
+    /// Adds the likely cause to a connection error, and what to do.
     fn explain_connect_error(&self, error: tonic::transport::Error) -> anyhow::Error {
-        let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
+        let (address, texts) = (&self.address, cause(&error));
+        let refused = is_refused(&error);
+        let plain = self.tls.is_some() && texts.contains("InvalidContentType");
         let error = anyhow::Error::from(error);
-        if plain {
+        if refused {
+            error.context(format!(
+                "nothing listens at {address}: start a coordinator there, with this --listen \
+                 (port 7400 by default), or correct --coordinator"
+            ))
+        } else if texts.contains(NO_ADDRESS) {
+            error.context(format!(
+                "cannot look up the name in {address}: correct --coordinator (port 7400 by \
+                 default), or this host's DNS"
+            ))
+        } else if plain {
             error.context(
                 "this port does not use TLS: set --coordinator to the gRPC port (--listen) of a \
              coordinator with a certificate, or remove --tls-ca",
@@ -409,5 +423,18 @@ mod tests {
         assert_eq!(event.link, LinkNumber(9));
         let LinkChange::Closed(why) = event.change else { panic!("{event:?}") };
         assert!(why.contains("refused"), "{why}");
+        assert!(why.starts_with(&format!("nothing listens at {address}: ")), "{why}");
+    }
+
+    #[tokio::test]
+    async fn reports_a_name_that_cannot_be_looked_up() {
+        let (events, mut received) = mpsc::channel(8);
+        // No query can ask for an empty label, so this needs no network.
+        let address = "a..b:7400";
+        let mut dialer = Dialer::new(vec![address.parse().expect("ok")], None, events);
+        let _link = dialer.dial(LinkNumber(9), Target::Next, 0, None);
+        let event = received.recv().await.expect("a closed event");
+        let LinkChange::Closed(why) = event.change else { panic!("{event:?}") };
+        assert!(why.starts_with(&format!("cannot look up the name in {address}: ")), "{why}");
     }
 }

@@ -39,7 +39,7 @@ impl NoticeLogger {
                 coordinator = address,
                 why,
                 suppressed,
-                "no session with the coordinator"
+                "no session with the coordinator: the agent goes on trying"
             );
         }
     }
