@@ -51,6 +51,24 @@ fn a_missing_manifest_folder_is_reported_at_every_start() {
     assert!(log.contains("error: --manifests") && log.contains(&named), "{log}");
 }
 
+#[test]
+fn a_coordinator_without_a_cluster_says_that_no_worker_can_join() {
+    const NO_CLUSTER: &str = "no WorkerCluster is in force, so no worker can join";
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir(&manifests).expect("a folder");
+    let addresses = [free_address(), free_address()];
+    let replica = Replica::start_at(folder.path(), "coordinator", addresses, &[]);
+    let line = says(&replica.process, NO_CLUSTER);
+    let named = format!("add one to the folder {}", manifests.display());
+    assert!(line.contains("WARN") && line.contains(&named), "{line}");
+    std::fs::write(manifests.join("builds.yaml"), MANIFESTS).expect("a manifest");
+    let worker = agent(folder.path(), &replica.grpc.to_string(), &[]);
+    says(&worker, "welcomed");
+    let log = replica.process.log();
+    assert_eq!(log.matches(NO_CLUSTER).count(), 1, "{log}");
+}
+
 /// Waits for the end of a program that fails, and returns its log.
 fn failed(mut process: Process) -> String {
     assert_eq!(process.wait().code(), Some(1), "{}", process.log());

@@ -85,7 +85,12 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (ready, is_ready) = oneshot::channel();
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
     let (cell_sender, cell) = watch::channel(None);
-    let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
+    let source = match &settings.manifests {
+        Some(folder) => format!("the folder {}", folder.display()),
+        None => format!("etcd, as a key below manifests/ of the prefix {}", settings.prefix),
+    };
+    let desired_publisher =
+        DesiredPublisher::new(event_sender.clone(), problem_sender, ready, source);
     let last_good_file = LastGoodFile::new(state_dir);
     let client = EtcdClient::new(settings.connection.clone());
     let keys = Keys::new(&settings.prefix);

@@ -116,7 +116,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (ready, is_ready) = oneshot::channel();
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
     let last_good_file = LastGoodFile::new(settings.state_dir.clone());
-    let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
+    let source = format!("the folder {}", manifests.display());
+    let desired_publisher =
+        DesiredPublisher::new(event_sender.clone(), problem_sender, ready, source);
     let confirm_removals = settings.confirm_removals;
     let (in_force_sender, in_force) = watch::channel(None);
     let manifest_watcher = ManifestWatcher::new(

@@ -80,6 +80,10 @@ pub fn start(
         [] => vec![None],
         names => names.iter().cloned().map(Some).collect(),
     };
+    let source = match watched {
+        [] => "any namespace".to_owned(),
+        names => format!("a watched namespace ({})", names.join(", ")),
+    };
     let mut reflector = DesiredReflector {
         client: client.clone(),
         scopes: scopes.clone(),
@@ -88,7 +92,7 @@ pub fn start(
         health: health.clone(),
         change_sender,
         changes,
-        desired_publisher: DesiredPublisher::new(events, problem_sender, ready_sender),
+        desired_publisher: DesiredPublisher::new(events, problem_sender, ready_sender, source),
         objects: object_sender,
         in_force: in_force_sender,
     };

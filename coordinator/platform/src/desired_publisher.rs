@@ -17,16 +17,20 @@ pub struct DesiredPublisher {
     last: Option<Arc<Desired>>,
     /// What was ignored at the last reading.
     ignored: Vec<Problem>,
+    /// Where a person adds manifests, for the log.
+    source: String,
 }
 
 impl DesiredPublisher {
-    /// A publisher with these channels; `ready` resolves with the first desired state.
+    /// A publisher with these channels; `ready` resolves with the first desired state. `source`
+    /// says where a person adds manifests: `the folder /etc/leasehold`.
     pub fn new(
         events: mpsc::Sender<Event>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
         ready: oneshot::Sender<()>,
+        source: String,
     ) -> Self {
-        Self { events, problems, ready: Some(ready), last: None, ignored: Vec::new() }
+        Self { events, problems, ready: Some(ready), last: None, ignored: Vec::new(), source }
     }
 
     /// Whether a desired state was published.
@@ -64,6 +68,13 @@ impl DesiredPublisher {
         // Only the log waits for a comparison of long lists.
         let changed = changes(last, desired).await;
         tracing::info!(clusters, sets, streams, pipelines, changed, "manifests in force");
+        if clusters == 0 {
+            tracing::warn!(
+                "no WorkerCluster is in force, so no worker can join: add one to {}, or correct \
+                 what is logged as a manifest problem",
+                self.source
+            );
+        }
         Ok(())
     }
 

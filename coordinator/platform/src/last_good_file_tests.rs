@@ -83,7 +83,12 @@ impl Host {
         let (ready, is_ready) = oneshot::channel();
         let good = LastGoodFile::new(self.state());
         let (freshness, _) = watch::channel(Freshness::default());
-        let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
+        let desired_publisher = DesiredPublisher::new(
+            event_sender,
+            problem_sender,
+            ready,
+            "the folder of the test".into(),
+        );
         let manifests = ManifestWatcher::new(
             self.manifests(),
             Duration::ZERO,

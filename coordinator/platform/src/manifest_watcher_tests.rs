@@ -55,7 +55,12 @@ impl Watched {
         let (ready, is_ready) = oneshot::channel();
         let good = LastGoodFile::new(base.join("state"));
         let (freshness_sender, freshness) = watch::channel(Freshness::default());
-        let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
+        let desired_publisher = DesiredPublisher::new(
+            event_sender,
+            problem_sender,
+            ready,
+            "the folder of the test".into(),
+        );
         let manifests = ManifestWatcher::new(
             root.clone(),
             grace,
