@@ -202,6 +202,7 @@ impl Driver {
             self.run_effects(now);
             self.check_journal(now);
             self.log_drain_progress(now);
+            self.job_queue.log_wait(&self.holder, now);
         }
         self.close_link(None);
         while self.closing_links.join_next().await.is_some() {}
@@ -329,7 +330,7 @@ impl Driver {
                 self.job_queue.recheck();
             }
             DriverRequest::Begin { job, wait, reply } => {
-                let waiter = QueuedJob { job, until: now + wait, reply };
+                let waiter = QueuedJob { job, since: now, until: now + wait, reply };
                 self.job_queue.begin(&mut self.holder, waiter, &self.metrics, now);
             }
             DriverRequest::End { job, reply } => {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_agent_core::{Holder, RequestError};
 use leasehold_types::{JobId, Moment, Token};
@@ -14,11 +15,14 @@ use crate::refusal::reason;
 /// Jobs that may wait for a slot at once. Each may use a connection of its own; the other
 /// connections stay free for requests that end jobs.
 const WAITERS_MAX: usize = 512;
+/// How long a job waits before the log says so.
+const LOGGED_AFTER: Duration = Duration::from_secs(3);
 
 /// A job that waits to begin.
 #[derive(Debug)]
 pub(super) struct QueuedJob {
     pub(super) job: JobId,
+    pub(super) since: Moment,
     pub(super) until: Moment,
     pub(super) reply: Reply<Token>,
 }
@@ -29,6 +33,8 @@ pub(super) struct JobQueue {
     queue: VecDeque<QueuedJob>,
     /// A slot may be free: try the queue again.
     recheck: bool,
+    /// The worker's slots when the log last said that jobs wait.
+    logged_slots: Option<u32>,
 }
 
 impl JobQueue {
@@ -58,6 +64,22 @@ impl JobQueue {
     /// When the wait of the next queued job ends.
     pub(super) fn next_end(&self) -> Option<Moment> {
         self.queue.iter().map(|waiter| waiter.until).min()
+    }
+
+    /// Logs that jobs wait for a slot, with the number of slots that the worker has been granted:
+    /// once, and again where that has changed. A worker that fails its check gets no slot, and the
+    /// log says so already.
+    pub(super) fn log_wait(&mut self, holder: &Holder<AgentJournal>, now: Moment) {
+        let mut present = self.queue.iter().filter(|waiter| !waiter.reply.is_closed());
+        let waits = present.any(|waiter| now.since(waiter.since) >= LOGGED_AFTER);
+        if !waits || holder.failure().is_some() {
+            return;
+        }
+        let slots = holder.outstanding().slots_max;
+        if self.logged_slots != Some(slots) {
+            self.logged_slots = Some(slots);
+            tracing::info!(slots, "jobs wait for a slot");
+        }
     }
 
     /// Tries the queue again if a slot may be free or a wait has ended. Returns whether it sent the

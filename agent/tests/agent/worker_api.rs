@@ -80,6 +80,26 @@ async fn a_job_keeps_its_token_and_is_listed_while_it_runs() {
     agent.log.line("2 jobs running (a, b), 0 streams held").await;
 }
 
+#[tokio::test]
+async fn the_log_says_once_that_jobs_wait_for_a_slot() {
+    const WAIT: &str = "jobs wait for a slot";
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let asked = agent.ask("PUT", "/v1/jobs/a?wait_ms=20000", "");
+    let logged = async {
+        let line = agent.log.line(WAIT).await;
+        assert!(line.contains("INFO") && line.contains("\"slots\":0"), "{line}");
+        // Each request is a turn of the driver, which looks at the queue.
+        for _ in 0..3 {
+            assert_eq!(agent.ask("GET", "/v1/jobs", "").await.0, 200);
+        }
+        coordinator.pool(1);
+    };
+    let ((status, answer), ()) = tokio::join!(asked, logged);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(agent.log.count(WAIT), 1, "{}", agent.log.text());
+}
+
 /// Otherwise a drain would wait for a worker to release what it has never heard of.
 #[tokio::test]
 async fn a_person_may_look_at_the_lease_in_place_of_the_worker() {
