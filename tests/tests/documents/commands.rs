@@ -15,6 +15,8 @@ const PROGRAMS: [&str; 3] = ["leasehold-coordinator", "leasehold-agent", "leaseh
 const INDENTS: [usize; 2] = [4, 7];
 /// What ends the words of a program.
 const ENDS: [&str; 6] = ["--", "|", "||", "&&", ";", "#"];
+/// A program that is given names of ours: `leasehold` is a user of etcd there.
+const GIVEN_NAMES: &str = "etcdctl";
 /// Where files begin that a command names from the root of the checkout.
 const FOLDERS: [&str; 4] = ["agent/sdk/", "coordinator/", "deploy/", "tests/tools/"];
 
@@ -57,6 +59,9 @@ fn words(command: &str) -> Vec<String> {
 fn calls(command: &str) -> Vec<(&'static str, String, BTreeSet<String>)> {
     let words = words(command);
     let mut found = Vec::new();
+    if words.first().is_some_and(|first| first == GIVEN_NAMES) {
+        return found;
+    }
     for (index, pair) in words.windows(2).enumerate() {
         let called = pair[0].rsplit('/').next().unwrap_or_default();
         let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
@@ -162,4 +167,5 @@ fn commands_and_their_flags_are_found_in_planted_documents() {
         [call("leasehold", "check", &["--pre"]), call("leasehold", "top", &[])]
     );
     assert!(calls("helm install leasehold deploy/helm/leasehold --wait").is_empty());
+    assert!(calls("etcdctl user grant-role leasehold leasehold").is_empty());
 }
