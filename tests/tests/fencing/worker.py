@@ -120,7 +120,9 @@ def consume(stream, fenced, kind, place, name, folder):
         try:
             store.append(stream, name, fenced)
         except leasehold.StaleToken as stale:
-            print(f"refused: {stale}", flush=True)
+            # One write: print may write the end of the line apart, and a log comes in between.
+            sys.stdout.write(f"refused: {stale}\n")
+            sys.stdout.flush()
             break
 
 
