@@ -36,8 +36,8 @@ const TAKEOVER_AFTER: DurationRange =
 /// The defaults on files of --takeover-after and --leadership.
 const TAKEOVER_ON_FILES: Duration = Duration::from_millis(1_500);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
-/// The same on etcd: no renewal is seen later than by a lock of a file, and leadership outlasts a
-/// longer loss of the quorum.
+/// The defaults on etcd: standbys wait longer, since a renewal takes a round trip to the quorum and
+/// is seen at the next read, and leadership outlasts a loss of the quorum of some minutes.
 const TAKEOVER_ON_ETCD: Duration = Duration::from_secs(2);
 const LEADERSHIP_ON_ETCD: Duration = Duration::from_secs(300);
 /// How long a removal waits.

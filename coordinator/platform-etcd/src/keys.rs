@@ -66,7 +66,7 @@ impl Keys {
         self.below("manifests/")
     }
 
-    /// The path of a manifest; `None` for a key that is none.
+    /// The path of the manifest at a key; `None` if the key is not a manifest's.
     pub(crate) fn manifest<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         self.rest(key, "manifests/").filter(|path| !path.is_empty())
     }

@@ -49,8 +49,8 @@ impl StoreHistory {
         seen.cluster = Some(header.cluster_id);
     }
 
-    /// Takes in the revision of the heartbeat, 0 where there is none, from an answer to a request
-    /// that was sent when `before` was known.
+    /// Takes in the heartbeat's revision from an answer to a request that was sent when `before`
+    /// was known. The revision is 0 if the store has no heartbeat.
     pub(crate) fn note_heartbeat(&self, before: Seen, revision: i64) {
         let mut seen = self.lock();
         if before.replaced != seen.replaced {

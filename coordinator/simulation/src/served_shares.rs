@@ -206,7 +206,8 @@ impl ServedShares {
         }
     }
 
-    /// What became of the class at this place, until the end; none if it is none.
+    /// The figures of the class at this place, until the end; `None` if a cluster of workers with
+    /// slots is there.
     pub(crate) fn of_class(&self, cluster: usize, end: Moment) -> Option<ShareFigures> {
         let class = self.classes.get(&cluster)?;
         let (shared, possible) = class.counted(end);

@@ -9,10 +9,11 @@ use tests::{readme, toolbox};
 
 use super::read;
 
-/// Its pages are the chapters of the book; it is none itself.
+/// It lists the chapters of the book. No chapter is made of this file.
 const SUMMARY: &str = "SUMMARY.md";
-/// Reads an SVG as XML, and ends with an error if it is none or lacks what a reader needs who does
-/// not see it, what scales it, or a ground that makes it legible on a dark page.
+/// Reads a file as an SVG. Ends with an error if the file is not XML, or lacks a title and a
+/// description (for a reader who does not see the picture), a size by which it scales, or a ground
+/// that makes it legible on a dark page.
 const CHECK_SVG: &str = "
 import sys
 import xml.etree.ElementTree as tree
